@@ -1,0 +1,68 @@
+"""Facts that no tool on the machine will say: small tables, typed rows, pure look-ups.
+
+Every table is a TOML file here, one row a line under the source it was read from, and is parsed
+once, when it is first asked for. Rules that hold for all of them:
+
+* A look-up past either end of its table returns None or (): that means "unknown", never "no".
+* Versions may be given in full ("13.0.88", "2.14.1+cu130"): the tables count in minors.
+* Every row carries its public ``source``, so that a plan can show where a decision came from.
+
+Ask the tool first where it can answer: ``nvcc --list-gpu-code``, the toolkit's own
+``crt/host_config.h``, the DeepSpeed tree's own builders. These tables are for the machine that is
+not here (a plan from a recorded host, ``--gpu a100`` on a laptop) and for what a tool won't say.
+"""
+
+from deepbuild.facts.cuda import (
+    DriverRow,
+    HostLimitRow,
+    NvccArchRow,
+    driver_row,
+    driver_rows,
+    host_limit_rows,
+    host_limits,
+    nvcc_arch_rows,
+    nvcc_archs,
+)
+from deepbuild.facts.gpus import GpuRow, capability_of, find_gpus, gpus, nearest_gpus
+from deepbuild.facts.ops import (
+    EVERY_CUDA_OP,
+    DefectRow,
+    OpNeedRow,
+    defect_rows,
+    defects,
+    op_need_rows,
+    op_needs,
+)
+from deepbuild.facts.packages import PackageRow, install_command, managers, package_rows
+from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
+
+__all__ = [
+    "EVERY_CUDA_OP",
+    "DefectRow",
+    "DriverRow",
+    "GpuRow",
+    "HostLimitRow",
+    "NvccArchRow",
+    "OpNeedRow",
+    "PackageRow",
+    "TorchRow",
+    "capability_of",
+    "defect_rows",
+    "defects",
+    "driver_row",
+    "driver_rows",
+    "find_gpus",
+    "gpus",
+    "host_limit_rows",
+    "host_limits",
+    "install_command",
+    "managers",
+    "nearest_gpus",
+    "nvcc_arch_rows",
+    "nvcc_archs",
+    "op_need_rows",
+    "op_needs",
+    "package_rows",
+    "torch_row",
+    "torch_rows",
+]

@@ -1,0 +1,290 @@
+"""The only door to the operating system: questions (`Host`), long work (`stream`), whole files
+(`write_atomically`). `memo` and `record` wrap it: they remember, write down and replay answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+CANNOT_RUN, NOT_FOUND, TIMED_OUT = 126, 127, 124
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended. One that could not be started has code 126 or 127, as in a shell."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+
+@dataclass(frozen=True)
+class FileId:
+    """What tells one version of a file from another. Folders have kind "dir"."""
+
+    kind: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class NvmlGpu:
+    name: str
+    capability: str
+    memory: int
+    uuid: str
+
+
+@dataclass(frozen=True)
+class NvmlAnswer:
+    """What the driver's own library says; `error` is why it could not be asked."""
+
+    error: str = ""
+    driver: str = ""
+    cuda: str = ""
+    gpus: tuple[NvmlGpu, ...] = ()
+
+
+class Host(Protocol):
+    """What probes may ask. Nothing here raises for a thing that is not there."""
+
+    def env(self) -> Mapping[str, str]: ...
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+    ) -> Completed:
+        """Run a program in "/" with LC_ALL=C. `identity` names the files that the answer depends
+        on: given, the answer may come from an earlier run while they are unchanged."""
+        ...
+
+    def ask_python(
+        self, python: str, script: str, *args: str, identity: Sequence[str] = ()
+    ) -> Completed:
+        """Run a script of `deepbuild.children` with an interpreter."""
+        ...
+
+    def which(self, name: str) -> str: ...
+
+    def read_text(self, path: str) -> str | None: ...
+
+    def list_dir(self, path: str) -> tuple[str, ...]: ...
+
+    def file_id(self, path: str) -> FileId | None: ...
+
+    def is_link(self, path: str) -> bool: ...
+
+    def real_path(self, path: str) -> str: ...
+
+    def disk_free(self, path: str) -> int: ...
+
+    def is_root(self) -> bool: ...
+
+    def arch(self) -> str: ...
+
+    def nvml(self) -> NvmlAnswer: ...
+
+
+class LocalHost:
+    """This machine."""
+
+    def env(self) -> Mapping[str, str]:
+        return dict(os.environ)
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+    ) -> Completed:
+        return _completed(argv, {**os.environ, "LC_ALL": "C"}, timeout)
+
+    def ask_python(
+        self, python: str, script: str, *args: str, identity: Sequence[str] = ()
+    ) -> Completed:
+        return self.run([python, str(child_script(script)), *args], timeout=300)
+
+    def which(self, name: str) -> str:
+        return shutil.which(name) or ""
+
+    def read_text(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(entry.name for entry in Path(path).iterdir()))
+        except OSError:
+            return ()
+
+    def file_id(self, path: str) -> FileId | None:
+        try:
+            status = Path(path).stat()
+        except (OSError, ValueError):
+            return None
+        folder = Path(path).is_dir()
+        return FileId("dir" if folder else "file", status.st_size, status.st_mtime_ns)
+
+    def is_link(self, path: str) -> bool:
+        return Path(path).is_symlink()
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def disk_free(self, path: str) -> int:
+        folder = Path(path)
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        try:
+            return shutil.disk_usage(folder).free
+        except OSError:
+            return 0
+
+    def is_root(self) -> bool:
+        return os.geteuid() == 0
+
+    def arch(self) -> str:
+        return platform.machine()
+
+    def nvml(self) -> NvmlAnswer:
+        return _ask_nvml()
+
+    def secrets(self) -> tuple[tuple[str, str], ...]:
+        """What must not leave the machine in a record, each with the mask for it."""
+        home, node = str(Path.home()), platform.node()
+        masks = ((home, "/home/user"), (node, "host"))
+        return tuple((word, mask) for word, mask in masks if len(word) > 2)
+
+
+def child_script(name: str) -> Path:
+    """Where a script of `deepbuild.children` lies."""
+    return Path(str(resources.files("deepbuild.children").joinpath(f"{name}.py")))
+
+
+def _completed(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> Completed:
+    try:
+        done = subprocess.run(
+            list(argv),
+            env=dict(env),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError:
+        return Completed(NOT_FOUND, "", f"{argv[0]}: no such program")
+    except subprocess.TimeoutExpired:
+        return Completed(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout:.0f} s")
+    except (OSError, ValueError) as error:
+        return Completed(CANNOT_RUN, "", f"{argv[0]}: {error}")
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def _ask_nvml() -> NvmlAnswer:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return NvmlAnswer(error=str(error))
+    try:
+        gpus = tuple(_nvml_gpu(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+        return NvmlAnswer("", driver, f"{cuda // 1000}.{cuda % 1000 // 10}", gpus)
+    except pynvml.NVMLError as error:
+        return NvmlAnswer(error=str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvml_gpu(nvml: Any, index: int) -> NvmlGpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    name, uuid = str(nvml.nvmlDeviceGetName(handle)), str(nvml.nvmlDeviceGetUUID(handle))
+    return NvmlGpu(name, f"{major}.{minor}", memory, uuid)
+
+
+# ---------------------------------------------------------------- long work
+
+
+def stream(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    on_line: Callable[[str], None],
+) -> int:
+    """Run a long program and hand over its output, stdout and stderr together, line by line.
+
+    Interrupted, it ends the program and all that it started before the interrupt goes on.
+
+    Returns:
+        The exit status, 126 or 127 if the program cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        on_line(f"{argv[0]}: {error}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            on_line(line.rstrip("\n"))
+        return process.wait()
+    finally:
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End what is left of a process group that we started: politely, then for good."""
+    for ending, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, ending)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a whole file or none: a temporary one beside it, then a rename.
+
+    Raises:
+        OSError: the old file, if there was one, is untouched.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

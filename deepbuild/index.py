@@ -1,0 +1,210 @@
+"""Package indexes as pip is configured to see them: index, extra indexes, find-links, proxy,
+certificates. Finds a source distribution and fetches it, without running any of its code."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
+
+from deepbuild.errors import ProbeError, UsageError
+from deepbuild.host import Host
+
+if TYPE_CHECKING:
+    from unearth import PackageFinder
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+_LISTED = re.compile(r"^(:env:|global|install|download)\.([a-z-]+)=(.*)$")
+
+
+@dataclass(frozen=True)
+class IndexConfig:
+    """What pip's configuration says of indexes. `cert` is a file or folder of certificates."""
+
+    index_urls: tuple[str, ...] = (DEFAULT_INDEX,)
+    find_links: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str = ""
+    proxy: str = ""
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """A source distribution on an index; `hashes` is empty where the index gives none."""
+
+    version: str
+    filename: str
+    url: str
+    hashes: dict[str, str]
+
+
+def read_config(host: Host, python: str) -> IndexConfig:
+    """pip's own word on its configuration: files, environment and their precedence."""
+    done = host.run([python, "-m", "pip", "config", "list"])
+    return parse_config(done.stdout) if done.ok else IndexConfig()
+
+
+def parse_config(text: str) -> IndexConfig:
+    """Read `pip config list`. The environment wins over a command's section, that over global.
+
+    >>> parse_config("global.index-url='https://a'\n:env:.index-url='https://b'").index_urls
+    ('https://b',)
+    """
+    ranks = {"global": 0, "install": 1, "download": 1, ":env:": 2}
+    values: dict[str, tuple[int, str]] = {}
+    for line in text.splitlines():
+        match = _LISTED.match(line.strip())
+        if not match:
+            continue
+        section, name, raw = match.groups()
+        if ranks[section] >= values.get(name, (-1, ""))[0]:
+            values[name] = (ranks[section], _unquote(raw))
+
+    def words(name: str) -> tuple[str, ...]:
+        return tuple(values.get(name, (0, ""))[1].split())
+
+    main = (
+        () if words("no-index") in {("1",), ("true",)} else words("index-url") or (DEFAULT_INDEX,)
+    )
+    return IndexConfig(
+        index_urls=(*main, *(words("extra-index-url") if main else ())),
+        find_links=words("find-links"),
+        trusted_hosts=words("trusted-host"),
+        cert=values.get("cert", (0, ""))[1],
+        proxy=values.get("proxy", (0, ""))[1],
+    )
+
+
+def _unquote(raw: str) -> str:
+    try:
+        return str(ast.literal_eval(raw))
+    except (ValueError, SyntaxError):
+        return raw
+
+
+def find_sdist(config: IndexConfig, project: str, version: str) -> Sdist:
+    """The source distribution of a release, the newest final one for version "".
+
+    Raises:
+        UsageError: the index answers, and has no such release.
+        ProbeError: no index answers.
+    """
+    finder = _finder(config, project)
+    try:
+        packages = list(finder.find_all_packages(project, allow_yanked=bool(version)))
+    except Exception as error:
+        raise _no_answer(config, str(error)) from None
+    if not packages:
+        raise _no_answer(config, f"no source distribution of {project} listed")
+    for package in packages:
+        if _wanted(str(package.version), version):
+            link = package.link
+            return Sdist(str(package.version), link.filename, link.url, dict(link.hashes or {}))
+    raise _no_release(project, version, [str(package.version) for package in packages])
+
+
+def _wanted(found: str, wanted: str) -> bool:
+    try:
+        number = Version(found)
+    except InvalidVersion:
+        return False
+    return number == Version(wanted) if wanted else not number.is_prerelease
+
+
+def _finder(config: IndexConfig, project: str) -> PackageFinder:
+    from unearth import PackageFinder
+
+    return PackageFinder(
+        session=_session(config),
+        index_urls=config.index_urls,
+        find_links=[link for link in config.find_links if "://" in link or Path(link).exists()],
+        trusted_hosts=config.trusted_hosts,
+        no_binary=[project],
+        ignore_compatibility=True,
+    )
+
+
+def _session(config: IndexConfig) -> Any:
+    from unearth.fetchers import PyPIClient
+
+    options: dict[str, Any] = {"trusted_hosts": config.trusted_hosts, "timeout": 30.0}
+    if config.cert:
+        folder = Path(config.cert).is_dir()
+        options["verify"] = ssl.create_default_context(
+            cafile=None if folder else config.cert, capath=config.cert if folder else None
+        )
+    if config.proxy:
+        options["proxy"] = config.proxy
+    return PyPIClient(**options)
+
+
+def _no_answer(config: IndexConfig, why: str) -> ProbeError:
+    return ProbeError(
+        "the package index gives no source distribution of DeepSpeed",
+        found=why,
+        wanted="an answer from " + ", ".join(config.index_urls or config.find_links),
+        hint="check the network, proxy and `pip config list`;\n"
+        "or name a source folder: --deepspeed /path/to/DeepSpeed",
+    )
+
+
+def _no_release(project: str, version: str, known: list[str]) -> UsageError:
+    near = [name for name in known if name.startswith(".".join(version.split(".")[:2]) + ".")]
+    return UsageError(
+        f"there is no {project} {version} on the package index",
+        found="releases " + ", ".join((near or known)[:8]),
+        wanted="a release that exists",
+        hint=f"--deepspeed {(near or known)[0]}",
+    )
+
+
+def fetch(
+    config: IndexConfig, sdist: Sdist, folder: Path, note: Callable[[str], None]
+) -> tuple[Path, str]:
+    """Fetch a source distribution and check it.
+
+    Returns:
+        The file, and its sha256.
+
+    Raises:
+        ProbeError: the transfer broke off, or the file is not the one that the index names.
+    """
+    path = folder / Path(sdist.filename).name
+    note(f"fetching {sdist.filename}")
+    digests = {name: hashlib.new(name) for name in {"sha256", *_known(sdist.hashes)}}
+    try:
+        with _session(config).get_stream(sdist.url) as answer, path.open("wb") as file:
+            answer.raise_for_status()
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
+                for digest in digests.values():
+                    digest.update(chunk)
+    except OSError as error:
+        raise ProbeError(
+            f"cannot keep {sdist.filename}",
+            found=str(error),
+            wanted=f"to write in {folder}",
+            hint="free some space, or set DEEPBUILD_CACHE_DIR to another disk",
+        ) from None
+    except Exception as error:
+        raise _no_answer(config, f"{sdist.url}: {error}") from None
+    for name, wanted in _known(sdist.hashes).items():
+        if digests[name].hexdigest() != wanted:
+            raise ProbeError(
+                f"{sdist.filename} is not the file that the index names",
+                found=f"{name} {digests[name].hexdigest()}",
+                wanted=f"{name} {wanted}",
+                hint="try again; if it stays so, the index or a proxy changes files",
+            )
+    return path, digests["sha256"].hexdigest()
+
+
+def _known(hashes: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in hashes.items() if name in hashlib.algorithms_available}

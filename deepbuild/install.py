@@ -1,0 +1,238 @@
+"""install(wheel, python) -> Verification: put a wheel into an environment, prove that it works, and
+put the old state back if it does not. torch is never changed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import parse_wheel_filename
+
+from deepbuild.errors import InstallError, VerificationError
+from deepbuild.host import Completed, Host
+from deepbuild.model import Check, Interpreter, Torch, Verification
+from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.wheel.contents import Contents, read_contents
+
+
+@dataclass(frozen=True)
+class Installer:
+    """An environment to install into."""
+
+    host: Host
+    own_python: str
+    python: Interpreter
+    torch: Torch
+    note: Callable[[str], None]
+
+    @property
+    def site(self) -> Path:
+        return Path(self.python.site_packages)
+
+    def install(self, wheel: Path) -> Verification:
+        """Install a wheel with its requirements, and verify every op in it.
+
+        Raises:
+            UsageError: not a whole wheel of DeepSpeed.
+            InstallError: it does not fit this environment, or pip failed; the old state is back.
+            VerificationError: it was installed and does not work; the old state is back.
+        """
+        contents = read_contents(wheel)
+        self._require_fit(wheel, contents)
+        with self._transaction():
+            self.note(f"installing {wheel.name}")
+            self._pip_install(wheel, contents)
+            self.note("verifying every op in a process of its own")
+            verification = self.verify(wheel, contents)
+            if not verification.passed:
+                raise _refuted(verification)
+        return verification
+
+    # ------------------------------------------------------------ before
+
+    def _require_fit(self, wheel: Path, contents: Contents) -> None:
+        wrong = [*self._tag_problems(wheel), *_torch_problems(contents, self.torch)]
+        if self.python.externally_managed:
+            wrong.append(f"{self.python.prefix} belongs to the distribution (externally managed)")
+        if wrong:
+            raise InstallError(
+                f"{wheel.name} does not fit {self.python.executable}",
+                found="\n".join(wrong),
+                wanted=f"a wheel for {self.python.tag} and torch {self.torch.version}, "
+                "and an environment of your own",
+                hint="build one for it: deepbuild install --python "
+                f"{self.python.executable}\nor make an environment: python3 -m venv DIR",
+            )
+
+    def _tag_problems(self, wheel: Path) -> list[str]:
+        tags = parse_wheel_filename(wheel.name)[3]
+        interpreter, abi = self.python.tag.split("-")
+        for tag in tags:
+            pure = tag.interpreter.startswith("py3") and tag.abi == "none"
+            if pure or (tag.interpreter == interpreter and tag.abi in {abi, "abi3"}):
+                return []
+        return [f"it is for {', '.join(sorted(map(str, tags)))}, this is {self.python.tag}"]
+
+    # ------------------------------------------------------------ pip
+
+    def _pip(self, *args: str) -> Completed:
+        front = pip_command(self.python, self.own_python)
+        return self.host.run([*front, *args], timeout=3600)
+
+    def _pip_install(self, wheel: Path, contents: Contents) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            constraints = Path(folder) / "constraints.txt"
+            constraints.write_text(f"torch=={self.torch.version}\n", encoding="utf-8")
+            if self.python.packages.get("deepspeed") == contents.version:
+                done = self._pip("install", "--no-deps", "--force-reinstall", str(wheel))
+                _require_ok(done, self.python)
+            done = self._pip("install", "--constraint", str(constraints), str(wheel))
+            _require_ok(done, self.python)
+
+    # ------------------------------------------------------------ the old state
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Bring the old state back if what is done inside fails or is interrupted: what was added
+        is removed, and a DeepSpeed that was replaced returns file by file."""
+        before = self._distributions()
+        with tempfile.TemporaryDirectory(prefix="deepbuild-") as folder:
+            saved = self._save_deepspeed(Path(folder))
+            try:
+                yield
+            except BaseException:
+                self.note("putting the old state back")
+                self._roll_back(before, Path(folder), saved)
+                raise
+
+    def _distributions(self) -> dict[str, str]:
+        """Installed distributions: name -> version."""
+        found = {}
+        for name in self.host.list_dir(str(self.site)):
+            if name.endswith(".dist-info"):
+                project, _, version = name[: -len(".dist-info")].partition("-")
+                found[project] = version
+        return found
+
+    def _save_deepspeed(self, folder: Path) -> list[str]:
+        saved: list[str] = []
+        for record in self.site.glob("deepspeed-*.dist-info/RECORD"):
+            for line in record.read_text(encoding="utf-8").splitlines():
+                name = line.rsplit(",", 2)[0].strip('"')
+                source = (self.site / name).resolve()
+                if source.is_file():
+                    copy = folder / str(len(saved))
+                    shutil.copy2(source, copy)
+                    saved.append(str(source))
+        return saved
+
+    def _roll_back(self, before: dict[str, str], folder: Path, saved: list[str]) -> None:
+        after = self._distributions()
+        added = [name for name in after if name not in before or name == "deepspeed"]
+        if added:
+            self._pip("uninstall", "--yes", *added)
+        for number, name in enumerate(saved):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / str(number), name)
+        changed = [n for n, v in before.items() if n != "deepspeed" and after.get(n) != v]
+        if changed:
+            pins = [f"{name}=={before[name]}" for name in changed]
+            self._pip("install", "--no-deps", *pins)
+
+    # ------------------------------------------------------------ proof
+
+    def verify(self, wheel: Path, contents: Contents) -> Verification:
+        """Import DeepSpeed and every op of the wheel, each in a fresh process, and compute with
+        those that can be compared with torch."""
+        checks = [self._torch_unchanged(), *self._ask("", contents).checks]
+        for op in contents.installed_ops:
+            checks += self._ask(op, contents).checks
+        return Verification(self.python.executable, wheel.name, tuple(checks))
+
+    def _torch_unchanged(self) -> Check:
+        text = self.host.read_text(f"{self.torch.root}/version.py") or ""
+        same = f"'{self.torch.version}'" in text
+        found = f"still {self.torch.version}" if same else f"no longer {self.torch.version}"
+        return Check("torch unchanged", "passed" if same else "failed", found)
+
+    def _ask(self, op: str, contents: Contents) -> _Answer:
+        self.note(f"  {op or 'deepspeed'}")
+        accelerator = contents.accelerator
+        done = self.host.ask_python(self.python.executable, "verify_op", op, accelerator)
+        answer = parse_answer(done, _Answer)
+        if answer is None:
+            why = _signal(done) or last_line(done)
+            return _Answer((Check(f"{op or 'deepspeed'} loads", "failed", why),), ())
+        return answer
+
+
+def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:
+    """Install a torch into an environment that has none.
+
+    Raises:
+        InstallError: pip failed.
+    """
+    command = [*pip_command(python, own_python), "install", f"torch=={version}"]
+    _require_ok(host.run(command, timeout=7200), python)
+
+
+def pip_command(python: Interpreter, own_python: str) -> list[str]:
+    """How to start pip for an environment: its own, or, where it has none, deepbuild's from
+    outside."""
+    front = [python.executable, "-m", "pip"]
+    if "pip" not in python.packages:
+        front = [own_python, "-m", "pip", "--python", python.executable]
+    return [*front, "--disable-pip-version-check", "--no-input"]
+
+
+def _require_ok(done: Completed, python: Interpreter) -> None:
+    if not done.ok:
+        errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+        raise InstallError(
+            f"pip could not install into {python.executable}",
+            found="\n".join(errors[:4]) or last_line(done),
+            wanted="the wheel and its requirements installed, torch unchanged",
+            hint="the old state is back; check the network and `pip config list`",
+        )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    checks: tuple[Check, ...]
+    ops: tuple[str, ...]
+
+
+def _signal(done: Completed) -> str:
+    """What a process that died by a signal most likely met."""
+    known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}
+    return known.get(done.returncode, "")
+
+
+def _torch_problems(contents: Contents, torch: Torch) -> list[str]:
+    for line in contents.requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if requirement.name == "torch" and not requirement.specifier.contains(torch.version, True):
+            return [f"it requires {requirement}, torch here is {torch.version}"]
+    cuda = str(contents.torch_info.get("cuda_version", ""))
+    here = torch.cuda or "0.0"
+    if contents.accelerator == "cuda" and cuda.partition(".")[0] != here.partition(".")[0]:
+        return [f"it was built with CUDA {cuda}, torch here has {torch.cuda or 'no CUDA'}"]
+    return []
+
+
+def _refuted(verification: Verification) -> VerificationError:
+    failed = [check for check in verification.checks if check.status == "failed"]
+    return VerificationError(
+        "the installed DeepSpeed does not do what it should",
+        found="\n".join(f"{check.name}: {check.evidence}" for check in failed),
+        wanted="every op loads from the wheel and computes what torch computes",
+        hint="the old state is back; build for this machine: deepbuild install (without a wheel)",
+    )

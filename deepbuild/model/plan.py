@@ -1,0 +1,162 @@
+"""What is asked for, and what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PLAN_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; empty means "decide for me"."""
+
+    purpose: str = "wheel"
+    """"wheel" (runs elsewhere) or "install" (runs here): decides the default CPU level."""
+    ops: tuple[str, ...] = ("auto",)
+    arches: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    cpu: str = ""
+    cuda_home: str = ""
+    cxx: str = ""
+    jobs: int = 0
+    memory: int = 0
+    allow_missing: tuple[str, ...] = ()
+    debug_info: bool = False
+
+
+@dataclass(frozen=True)
+class Rejected:
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice: what, why, on which evidence, and what else there was."""
+
+    topic: str
+    value: str
+    reason: str
+    evidence: str = ""
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Something that must change before the build can work, and the command that changes it."""
+
+    code: str
+    found: str
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlannedOp:
+    """`verdict` is "build", "skip" or "blocked"; `arches` are those that its device code gets."""
+
+    name: str
+    build_var: str
+    verdict: str
+    reason: str
+    module: str = ""
+    sources: tuple[str, ...] = ()
+    arches: tuple[str, ...] = ()
+    requested: bool = False
+
+    @property
+    def device_code(self) -> bool:
+        return any(source.endswith(".cu") for source in self.sources)
+
+
+@dataclass(frozen=True)
+class PlannedSource:
+    """`spec` gets the same tree again, `digest` tells whether it is the same."""
+
+    version: str
+    origin: str
+    digest: str
+    spec: str
+
+
+@dataclass(frozen=True)
+class PlannedPython:
+    executable: str
+    version: str
+    tag: str
+
+
+@dataclass(frozen=True)
+class PlannedTorch:
+    version: str
+    cuda: str | None
+    root: str
+
+
+@dataclass(frozen=True)
+class PlannedToolkit:
+    """`include` and `lib` are the folders that the overlay links together, first one wins."""
+
+    version: str
+    home: str
+    via: str
+    nvcc: str
+    include: tuple[str, ...]
+    lib: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedCompiler:
+    family: str
+    version: str
+    cc: str
+    cxx: str
+
+
+@dataclass(frozen=True)
+class FlagPolicy:
+    """What the shim compilers change in the commands that DeepSpeed gives: `cpu_flags` replace
+    every -march/-mcpu/-mtune, `simd` replaces DeepSpeed's own SIMD macro."""
+
+    cpu_flags: tuple[str, ...]
+    simd: str
+    debug_info: bool
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """A complete build, decided: `build` reads nothing else. `{work}` in the value of a variable
+    stands for the folder that the build works in; `memory` is whole GiB in bytes, since what is
+    available changes by the second. `id` is the hash of all the rest."""
+
+    accelerator: str
+    deepspeed: PlannedSource
+    python: PlannedPython
+    torch: PlannedTorch
+    toolkit: PlannedToolkit | None
+    compiler: PlannedCompiler | None
+    arches: tuple[str, ...]
+    cpu: str
+    flags: FlagPolicy
+    ops: tuple[PlannedOp, ...]
+    env: dict[str, EnvVar]
+    jobs: int
+    memory: int
+    decisions: tuple[Decision, ...]
+    blockers: tuple[Blocker, ...]
+    warnings: tuple[str, ...]
+    allow_missing: tuple[str, ...]
+    local_version: str
+    wheel: str
+    id: str = ""
+    schema: int = PLAN_SCHEMA
+
+    def built_ops(self) -> tuple[PlannedOp, ...]:
+        return tuple(op for op in self.ops if op.verdict == "build")

@@ -1,0 +1,237 @@
+"""plan(machine, source, request) -> BuildPlan: pure. No disk, clock, network or environment.
+
+One decision per file; each comes with its reason, its evidence and what was rejected. All blockers
+are reported at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from packaging.version import Version
+
+from deepbuild import codec
+from deepbuild.errors import ProbeError
+from deepbuild.model import (
+    Blocker,
+    BuildPlan,
+    Decision,
+    Interpreter,
+    Machine,
+    Op,
+    PlannedOp,
+    PlannedPython,
+    PlannedSource,
+    PlannedTorch,
+    Request,
+    Source,
+    Torch,
+)
+from deepbuild.plan import fixes
+from deepbuild.plan.arches import ArchChoice, choose_arches
+from deepbuild.plan.cpu import CpuChoice, choose_cpu
+from deepbuild.plan.environ import environment
+from deepbuild.plan.jobs import choose_jobs
+from deepbuild.plan.ops import Surroundings, choose_ops, wanted_ops
+from deepbuild.plan.toolchain import (
+    CompilerChoice,
+    ToolkitChoice,
+    choose_compiler,
+    choose_toolkit,
+)
+
+__all__ = ["accelerator_for", "plan", "require_torch"]
+
+_DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
+_NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
+
+
+def require_torch(machine: Machine) -> tuple[Interpreter, Torch]:
+    """The target interpreter and its torch.
+
+    Raises:
+        ProbeError: there is no torch; both ways on are named.
+    """
+    if machine.python and machine.torch:
+        return machine.python, machine.torch
+    python = machine.python.executable if machine.python else "python"
+    raise ProbeError(
+        f"no torch in {python}",
+        found="no torch/version.py in " + ", ".join(machine.torch_looked_for or ("no folder",)),
+        wanted="the torch that DeepSpeed's ops will run with",
+        hint=f"install it there:   {python} -m pip install torch\n"
+        "or build for a torch that is not installed:   --torch 2.9.1\n"
+        "or name another environment:   --python /path/to/venv",
+    )
+
+
+def accelerator_for(torch: Torch) -> str:
+    """DeepSpeed's accelerator for a torch: decides which ops there are."""
+    return "cuda" if torch.cuda else "cpu"
+
+
+@dataclass(frozen=True)
+class _Choices:
+    toolkit: ToolkitChoice | None
+    compiler: CompilerChoice
+    arches: ArchChoice
+    cpu: CpuChoice
+
+
+def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
+    """Decide a build.
+
+    Raises:
+        ProbeError: the machine has no torch.
+        UsageError: the request cannot be meant (an unknown op, arch, GPU or CPU level).
+    """
+    python, torch = require_torch(machine)
+    choices = _choose(machine, torch, source, request)
+    around = Surroundings(machine, source, torch, choices.toolkit, choices.arches.arches)
+    ops, op_blockers = choose_ops(around, request)
+    blockers = [
+        *_general_blockers(machine, python, torch),
+        *_tool_blockers(choices, wanted_ops(source, request)),
+        *op_blockers,
+    ]
+    draft = _draft(machine, source, request, choices, ops)
+    draft = replace(draft, env=environment(draft), blockers=tuple(blockers))
+    return replace(draft, id=codec.plan_id(draft))
+
+
+def _choose(machine: Machine, torch: Torch, source: Source, request: Request) -> _Choices:
+    toolkit = choose_toolkit(machine, torch, request) if torch.cuda else None
+    kit = toolkit.toolkit if toolkit else None
+    compiler = choose_compiler(machine, torch, kit, request)
+    arches = (
+        choose_arches(machine, torch, kit, request, source.version) if torch.cuda else _NO_ARCHES
+    )
+    return _Choices(toolkit, compiler, arches, choose_cpu(machine, compiler.planned, request))
+
+
+def _draft(
+    machine: Machine,
+    source: Source,
+    request: Request,
+    choices: _Choices,
+    ops: tuple[PlannedOp, ...],
+) -> BuildPlan:
+    """The plan, still without environment, blockers and id."""
+    python, torch = require_torch(machine)
+    jobs, memory, jobs_decision = choose_jobs(machine, request)
+    local = _local_version(torch, choices, source, ops)
+    return BuildPlan(
+        accelerator=source.accelerator,
+        deepspeed=PlannedSource(source.version, source.origin, source.digest, source.spec),
+        python=PlannedPython(python.executable, python.version, python.tag),
+        torch=PlannedTorch(torch.version, torch.cuda, torch.root),
+        toolkit=choices.toolkit.planned if choices.toolkit else None,
+        compiler=choices.compiler.planned,
+        arches=choices.arches.arches,
+        cpu=choices.cpu.level,
+        flags=choices.cpu.policy,
+        ops=ops,
+        env={},
+        jobs=jobs,
+        memory=memory,
+        decisions=_decisions(python, torch, source, choices, jobs_decision),
+        blockers=(),
+        warnings=_warnings(choices),
+        allow_missing=request.allow_missing,
+        local_version=local,
+        wheel=_wheel_name(source, local, python, ops),
+    )
+
+
+def _decisions(
+    python: Interpreter, torch: Torch, source: Source, choices: _Choices, jobs: Decision
+) -> tuple[Decision, ...]:
+    cuda = f"CUDA {torch.cuda}" if torch.cuda else "without CUDA"
+    found = [
+        Decision("DeepSpeed", source.version, source.origin, source.digest),
+        Decision("Python", python.version, f"{python.kind} {python.prefix}", python.found_by),
+        Decision("torch", torch.version, f"{cuda}, read in {torch.root}", "torch/version.py"),
+    ]
+    if choices.toolkit:
+        found.append(choices.toolkit.decision)
+    found.append(choices.compiler.decision)
+    if torch.cuda:
+        found.append(choices.arches.decision)
+    return (*found, choices.cpu.decision, jobs)
+
+
+def _warnings(choices: _Choices) -> tuple[str, ...]:
+    toolkit = choices.toolkit.warnings if choices.toolkit else ()
+    return (*toolkit, *choices.arches.warnings, *choices.cpu.warnings)
+
+
+def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> list[Blocker]:
+    blockers = []
+    if torch.hip:
+        blockers.append(
+            Blocker(
+                "ROCM",
+                f"torch for ROCm {torch.hip}",
+                "torch for CUDA or CPU",
+                "build DeepSpeed's ROCm ops with its own setup.py: deepbuild knows CUDA and CPU",
+            )
+        )
+    if not python.headers:
+        major, minor = python.version.split(".")[:2]
+        blockers.append(
+            Blocker(
+                "NO_PYTHON_H",
+                f"no Python.h for {python.executable}",
+                "the headers of this interpreter",
+                fixes.install(machine, "python-dev", major=major, minor=minor),
+            )
+        )
+    free = machine.resources.disk_free
+    if free < _DISK_NEEDED:
+        blockers.append(
+            Blocker(
+                "DISK_FULL",
+                f"{free / 2**30:.1f} GiB free in the cache",
+                f"{_DISK_NEEDED / 2**30:.0f} GiB for a build",
+                "free some space, or set DEEPBUILD_CACHE_DIR to another disk",
+            )
+        )
+    return blockers
+
+
+def _tool_blockers(choices: _Choices, wanted: tuple[Op, ...]) -> list[Blocker]:
+    """A missing compiler blocks every op; a missing toolkit or arch blocks those for CUDA, which
+    would silently be left out of an "auto" list."""
+    found = list(choices.compiler.blockers) if wanted else []
+    if choices.toolkit and any(op.derives_cuda for op in wanted):
+        found += [*choices.toolkit.blockers, *choices.arches.blockers]
+    return found
+
+
+def _local_version(
+    torch: Torch, choices: _Choices, source: Source, ops: tuple[PlannedOp, ...]
+) -> str:
+    """The local version label (PEP 440): readable facts, then a hash of all that tells builds
+    apart. Segments start with a letter, since leading zeros of a number are dropped."""
+    release = Version(torch.version).release
+    cuda = "cu" + torch.cuda.replace(".", "") if torch.cuda else "cpu"
+    sass = [f"sm{arch.replace('.', '').replace('+PTX', 'ptx')}" for arch in choices.arches.arches]
+    level = "".join(char for char in choices.cpu.level if char.isalnum())
+    content = [
+        source.digest,
+        torch.version,
+        [op.name for op in ops if op.verdict == "build"],
+        choices.toolkit.planned if choices.toolkit else None,
+        choices.compiler.planned,
+        choices.arches.arches,
+        choices.cpu.policy,
+    ]
+    tag = "b" + codec.identity(content)[:8]
+    return ".".join([f"torch{release[0]}", str(release[1]), cuda, *sass, level, tag]).lower()
+
+
+def _wheel_name(source: Source, local: str, python: Interpreter, ops: tuple[PlannedOp, ...]) -> str:
+    built = any(op.verdict == "build" for op in ops)
+    tags = f"{python.tag}-{python.platform_tag}" if built else "py3-none-any"
+    public = Version(source.version).public
+    return f"deepspeed-{public}+{local}-{tags}.whl"

@@ -1,0 +1,114 @@
+"""Which CPU level: one setting drives the compiler's -march and DeepSpeed's own SIMD macro."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from deepbuild.errors import UsageError
+from deepbuild.model import Decision, FlagPolicy, Machine, PlannedCompiler, Request
+from deepbuild.probe.cpu import public_name
+
+_WHEEL_DEFAULT = {"x86_64": "x86-64-v3"}
+
+
+@dataclass(frozen=True)
+class CpuChoice:
+    level: str
+    policy: FlagPolicy
+    decision: Decision
+    warnings: tuple[str, ...] = ()
+
+
+def choose_cpu(machine: Machine, compiler: PlannedCompiler | None, request: Request) -> CpuChoice:
+    """The CPU level and its flags.
+
+    Raises:
+        UsageError: a level that archspec does not know, or of another architecture.
+    """
+    level, reason = _level(machine, request)
+    target = _target(level, machine.system.arch)
+    flags, warnings = _flags(target, compiler)
+    name = public_name(target.name)
+    decision = Decision(
+        "CPU level", name, reason, f"archspec; this CPU is {machine.cpu.name or 'unknown to it'}"
+    )
+    policy = FlagPolicy(flags, simd_macro(target), request.debug_info)
+    return CpuChoice(name, policy, decision, (*warnings, *_too_new(target, machine)))
+
+
+def _level(machine: Machine, request: Request) -> tuple[str, str]:
+    here = machine.cpu.name or machine.system.arch
+    if request.cpu == "native":
+        return here, "native: this machine's own, asked for with --cpu"
+    if request.cpu:
+        return request.cpu, "asked for with --cpu"
+    if request.purpose == "install":
+        return here, "native: it is installed where it is built"
+    default = _WHEEL_DEFAULT.get(machine.system.arch, machine.system.arch)
+    return default, "a wheel runs on other machines: every server CPU of the last ten years has it"
+
+
+def _target(level: str, arch: str) -> Any:
+    import archspec.cpu
+
+    targets = archspec.cpu.TARGETS
+    mine = {public_name(name): t for name, t in targets.items() if str(t.family) == arch}
+    found = mine.get(public_name(level.lower().replace("x86-64", "x86_64")))
+    if found is not None:
+        return found
+    if arch not in targets:
+        raise UsageError(
+            f"CPU architecture {arch} is not known", found=arch, wanted="one that archspec knows"
+        )
+    near = difflib.get_close_matches(level, list(mine), 3)
+    raise UsageError(
+        f"--cpu {level} is not known",
+        found=level,
+        wanted=f"native, or a level of {arch}" + (f", such as {', '.join(near)}" if near else ""),
+        hint="--cpu x86-64-v3 runs on every x86 server CPU since 2015" if arch == "x86_64" else "",
+    )
+
+
+def _flags(target: Any, compiler: PlannedCompiler | None) -> tuple[tuple[str, ...], list[str]]:
+    """The compiler's flags for a target, or for the nearest ancestor that this compiler knows."""
+    if compiler is None:
+        return (), []
+    for candidate in [target, *target.ancestors]:
+        try:
+            flags = candidate.optimization_flags(compiler.family, compiler.version)
+        except Exception:
+            continue
+        if candidate is target:
+            return tuple(flags.split()), []
+        names = public_name(target.name), public_name(candidate.name)
+        return tuple(flags.split()), [
+            f"{compiler.family} {compiler.version} does not know {names[0]}: built for {names[1]}."
+        ]
+    return (), [f"{compiler.family} {compiler.version} has no flag for {target.name}: its default."]
+
+
+def simd_macro(target: Any) -> str:
+    """DeepSpeed's own macro for a level (csrc/includes/simd.h); "" leaves what its builder says."""
+    if str(target.family) != "x86_64":
+        return ""
+    if "avx512f" in target:
+        return "-D__AVX512__"
+    return "-D__AVX256__" if "avx2" in target else "-D__SCALAR__"
+
+
+def _too_new(target: Any, machine: Machine) -> list[str]:
+    import archspec.cpu
+
+    here = archspec.cpu.TARGETS.get(
+        machine.cpu.name.replace("x86-64", "x86_64").replace("-v", "_v")
+    )
+    if here is None or here == target or target in here.ancestors:
+        return []
+    if all(feature in here for feature in target.features):
+        return []
+    return [
+        f"this CPU ({machine.cpu.name}) cannot run {public_name(target.name)} code: "
+        "CPU ops cannot be verified here."
+    ]

@@ -1,0 +1,102 @@
+"""The build's environment: every variable that is set, with the reason. `{work}` stands for the
+folder that the build works in."""
+
+from __future__ import annotations
+
+from deepbuild.model import (
+    BuildPlan,
+    EnvVar,
+    PlannedCompiler,
+    PlannedOp,
+    PlannedPython,
+    PlannedToolkit,
+)
+
+
+def environment(plan: BuildPlan) -> dict[str, EnvVar]:
+    """All variables of a build, in the order that a person wants to read them."""
+    env = {"DS_ACCELERATOR": EnvVar(plan.accelerator, _accelerator_reason(plan.accelerator))}
+    env |= _cuda(plan.toolkit, plan.torch.cuda, plan.arches)
+    env |= _ops(plan.ops)
+    env |= _naming(plan.local_version)
+    env |= _compilers(plan.compiler)
+    env |= _parallel(plan.jobs, plan.arches)
+    return env | _folders(plan.python)
+
+
+def _accelerator_reason(accelerator: str) -> str:
+    if accelerator == "cpu":
+        return "torch has no CUDA: the ops of DeepSpeed's CPU accelerator are built"
+    return "without it, a machine that sees no GPU builds no CUDA op and records accelerator cpu"
+
+
+def _cuda(
+    toolkit: PlannedToolkit | None, cuda: str | None, arches: tuple[str, ...]
+) -> dict[str, EnvVar]:
+    if toolkit is None:
+        return {}
+    env = {
+        "CUDA_HOME": EnvVar("{work}/cuda", f"{toolkit.via}; nvcc {toolkit.version} through a shim"),
+        "TORCH_CUDA_ARCH_LIST": EnvVar(
+            ";".join(arches), "without it, DeepSpeed's defaults hold arches that nvcc may refuse"
+        ),
+    }
+    if toolkit.version != cuda:
+        # DeepSpeed's own table of minor versions that go together ends at CUDA 12.
+        env["DS_SKIP_CUDA_CHECK"] = EnvVar(
+            "1", f"nvcc {toolkit.version} and torch's CUDA {cuda} share their major version"
+        )
+    return env
+
+
+def _ops(ops: tuple[PlannedOp, ...]) -> dict[str, EnvVar]:
+    env = {"DS_BUILD_OPS": EnvVar("0", "only the planned ops, not all that seem compatible")}
+    for op in ops:
+        if op.build_var:
+            planned = op.verdict == "build"
+            reason = "planned" if planned else f"left out: {op.reason}"
+            env[op.build_var] = EnvVar("1" if planned else "0", f"{op.name}: {reason}")
+    return env
+
+
+def _naming(local_version: str) -> dict[str, EnvVar]:
+    return {
+        "DS_BUILD_STRING": EnvVar(
+            f"+{local_version}", "names the wheel by what is in it: no two that differ share a name"
+        )
+    }
+
+
+def _compilers(compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
+    if compiler is None:
+        return {}
+    reason = f"shim of {{}} ({compiler.family} {compiler.version}): applies the planned flags"
+    return {
+        "CC": EnvVar("{work}/shims/gcc", reason.format(compiler.cc)),
+        "CXX": EnvVar("{work}/shims/g++", reason.format(compiler.cxx)),
+        "TORCH_NO_COMPILER_WRAPPER": EnvVar("1", "torch would put a ccache on PATH before nvcc"),
+    }
+
+
+def _parallel(jobs: int, arches: tuple[str, ...]) -> dict[str, EnvVar]:
+    threads = max(1, min(jobs, len(arches)))
+    return {
+        "DS_ENABLE_NINJA": EnvVar("1", "without ninja the files of an op compile one by one"),
+        "MAX_JOBS": EnvVar(str(jobs), "as many compilers as cores and memory allow"),
+        "DS_NVCC_THREADS": EnvVar(str(threads), "arches that one nvcc compiles at once"),
+    }
+
+
+def _folders(python: PlannedPython) -> dict[str, EnvVar]:
+    bin_folder = python.executable.rsplit("/", 1)[0]
+    return {
+        "PATH": EnvVar(
+            f"{{work}}/shims:{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "the shims first, then this interpreter's programs, then the system's",
+        ),
+        "PYTHONPATH": EnvVar(
+            "{work}/tools", "deepbuild's own setuptools and wheel: the environment needs none"
+        ),
+        "PYTHONDONTWRITEBYTECODE": EnvVar("1", "nothing is written into the environment"),
+        "TMPDIR": EnvVar("{work}/tmp", "compilers' temporary files stay in the cache"),
+    }

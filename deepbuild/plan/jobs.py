@@ -1,0 +1,24 @@
+"""How many compilers at once: no more than cores, and no more than fit in memory."""
+
+from __future__ import annotations
+
+from deepbuild.model import Decision, Machine, Request
+
+MEMORY_PER_JOB = 3 * 2**30
+"""Bytes to allow for one compiler: torch's headers with nvcc peak at 2 to 3 GB a file."""
+
+
+def choose_jobs(machine: Machine, request: Request) -> tuple[int, int, Decision]:
+    """Jobs, the memory that they may fill (bytes), and why."""
+    here = machine.resources
+    memory = request.memory or here.memory
+    by_memory = max(1, memory // MEMORY_PER_JOB)
+    limits = [(here.cores, f"{here.cores} cores ({here.cores_from})")]
+    limits.append(
+        (by_memory, f"{memory / 2**30:.1f} GiB at {MEMORY_PER_JOB // 2**30} GiB a compiler")
+    )
+    if request.jobs:
+        limits.append((request.jobs, "asked for with --jobs"))
+    jobs, reason = min(limits)
+    whole = memory // 2**30 * 2**30
+    return max(1, jobs), whole, Decision("jobs", str(max(1, jobs)), reason, here.memory_from)

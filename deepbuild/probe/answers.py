@@ -1,0 +1,32 @@
+"""Reading the answer of a child script out of all that was printed beside it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from deepbuild import codec
+from deepbuild.children import MARKER
+from deepbuild.host import Completed
+
+Answer = TypeVar("Answer")
+
+
+def parse_answer(done: Completed, kind: type[Answer]) -> Answer | None:
+    """The answer in a child's output, None if it gave none.
+
+    >>> parse_answer(Completed(0, 'noise\\n@deepbuild-answer@{"a": 1}\\n', ""), dict)
+    {'a': 1}
+    """
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith(MARKER):
+            try:
+                return codec.decode(line[len(MARKER) :], kind)
+            except ValueError:
+                return None
+    return None
+
+
+def last_line(done: Completed) -> str:
+    """The last line that a failed program printed, to quote it."""
+    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit status {done.returncode}, no output"

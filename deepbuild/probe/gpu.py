@@ -1,0 +1,137 @@
+"""NVIDIA GPUs and their driver. Four sources are tried in turn, and the one that answered is named:
+the driver's library (NVML), nvidia-smi, /proc, and the PCI bus, which knows no names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from deepbuild.host import Host
+from deepbuild.model import Gpu, Gpus
+
+_QUERY = "index,name,compute_cap,memory.total,driver_version"
+_NVIDIA_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"
+
+
+def find_gpus(host: Host) -> Gpus:
+    """What GPUs there are. Not to find any is an answer, not an error."""
+    tried: list[str] = []
+    for source in (_from_nvml, _from_nvidia_smi, _from_proc, _from_pci):
+        gpus = source(host, tried)
+        if gpus is not None:
+            return _with_visibility(replace(gpus, tried=tuple(tried)), host)
+    visible = host.env().get("CUDA_VISIBLE_DEVICES")
+    return Gpus((), _kernel_driver(host), "", "no source", visible, tuple(tried))
+
+
+def _from_nvml(host: Host, tried: list[str]) -> Gpus | None:
+    answer = host.nvml()
+    if answer.error:
+        tried.append(f"NVML: {answer.error}")
+        return None
+    gpus = tuple(Gpu(i, gpu.name, gpu.capability, gpu.memory) for i, gpu in enumerate(answer.gpus))
+    return Gpus(gpus, answer.driver, answer.cuda, "NVML", None)
+
+
+def _from_nvidia_smi(host: Host, tried: list[str]) -> Gpus | None:
+    done = host.run(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"])
+    gpus, driver = parse_nvidia_smi(done.stdout) if done.ok else ((), "")
+    if not gpus:
+        tried.append(f"nvidia-smi: {(done.stderr or done.stdout).strip() or 'no GPU listed'}")
+        return None
+    header = host.run(["nvidia-smi"])
+    return Gpus(gpus, driver, parse_smi_header(header.stdout), "nvidia-smi", None)
+
+
+def _from_proc(host: Host, tried: list[str]) -> Gpus | None:
+    root = "/proc/driver/nvidia/gpus"
+    texts = [host.read_text(f"{root}/{slot}/information") or "" for slot in host.list_dir(root)]
+    names = [name for text in texts if (name := parse_proc_information(text))]
+    if not names:
+        tried.append(f"{root}: nothing there")
+        return None
+    gpus = tuple(Gpu(i, name, "", 0) for i, name in enumerate(names))
+    return Gpus(gpus, _kernel_driver(host), "", "/proc", None)
+
+
+def _from_pci(host: Host, tried: list[str]) -> Gpus | None:
+    root, ids = "/sys/bus/pci/devices", []
+    for slot in host.list_dir(root):
+        if (host.read_text(f"{root}/{slot}/vendor") or "").strip() != _NVIDIA_VENDOR:
+            continue
+        if (host.read_text(f"{root}/{slot}/class") or "").startswith(_DISPLAY_CLASS):
+            ids.append((host.read_text(f"{root}/{slot}/device") or "").strip())
+    if not ids:
+        tried.append("PCI: no NVIDIA display device")
+        return None
+    gpus = tuple(Gpu(i, f"NVIDIA PCI device {number}", "", 0) for i, number in enumerate(ids))
+    return Gpus(gpus, _kernel_driver(host), "", "PCI", None)
+
+
+def _kernel_driver(host: Host) -> str:
+    return parse_kernel_driver(host.read_text("/proc/driver/nvidia/version") or "")
+
+
+def _with_visibility(gpus: Gpus, host: Host) -> Gpus:
+    """Mark what CUDA_VISIBLE_DEVICES hides. It may name indices or UUIDs; what it names after an
+    unknown entry is hidden too, as in CUDA itself. A list of UUIDs is not resolved here."""
+    value = host.env().get("CUDA_VISIBLE_DEVICES")
+    if value is None or not re.fullmatch(r"[\s\d,\-]*", value):
+        return replace(gpus, visible_devices=value)
+    wanted: list[int] = []
+    for entry in (part.strip() for part in value.split(",")):
+        if not entry.isdigit() or int(entry) >= len(gpus.devices):
+            break
+        wanted.append(int(entry))
+    devices = tuple(replace(gpu, visible=gpu.index in wanted) for gpu in gpus.devices)
+    return replace(gpus, devices=devices, visible_devices=value)
+
+
+def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
+    """Read the CSV of nvidia-smi: GPUs (memory in bytes) and driver.
+
+    >>> parse_nvidia_smi("0, NVIDIA A100-SXM4-80GB, 8.0, 81920, 535.104.05\\n")[1]
+    '535.104.05'
+    """
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    whole = [row for row in rows if len(row) == 5 and row[0].isdigit()]
+    gpus = tuple(
+        Gpu(
+            int(index),
+            name,
+            capability if re.fullmatch(r"\d+\.\d", capability) else "",
+            int(memory) * 2**20 if memory.isdigit() else 0,
+        )
+        for index, name, capability, memory, _ in whole
+    )
+    return gpus, whole[0][4] if whole else ""
+
+
+def parse_smi_header(text: str) -> str:
+    """The newest CUDA that the driver runs.
+
+    >>> parse_smi_header("| Driver Version: 535.104.05   CUDA Version: 12.2  |")
+    '12.2'
+    """
+    found = re.search(r"CUDA Version:\s*(\d+\.\d+)", text)
+    return found.group(1) if found else ""
+
+
+def parse_proc_information(text: str) -> str:
+    """The model in /proc/driver/nvidia/gpus/*/information.
+
+    >>> parse_proc_information("Model: \\t\\t NVIDIA H100 80GB HBM3\\nIRQ:   \\t 18\\n")
+    'NVIDIA H100 80GB HBM3'
+    """
+    found = re.search(r"^Model:\s*(.+?)\s*$", text, re.M)
+    return found.group(1) if found else ""
+
+
+def parse_kernel_driver(text: str) -> str:
+    """The driver in /proc/driver/nvidia/version, "" if none is loaded.
+
+    >>> parse_kernel_driver("NVRM version: NVIDIA UNIX x86_64 Module  535.104.05  Sat Aug")
+    '535.104.05'
+    """
+    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return found.group(1) if found else ""

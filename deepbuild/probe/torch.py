@@ -1,0 +1,130 @@
+"""The torch of the target interpreter. Text is read; only what no text says is asked for by
+importing torch, once, in a child of that interpreter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deepbuild.errors import ProbeError
+from deepbuild.host import Host
+from deepbuild.model import Interpreter, NvidiaPackage, Torch
+from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.probe.toolkits import NEEDED_HEADERS, link_names
+
+_HEADERS = (*NEEDED_HEADERS, "nccl.h", "cufile.h")
+
+
+@dataclass(frozen=True)
+class VersionText:
+    version: str
+    cuda: str | None
+    hip: str | None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    version: str
+    cxx11_abi: bool
+    arch_flags: str
+
+
+def find_torch(host: Host, python: Interpreter) -> tuple[Torch | None, tuple[str, ...]]:
+    """The torch that `python` would import, and the folders that were looked in.
+
+    Raises:
+        ProbeError: torch is there but its version cannot be read, or it cannot be imported.
+    """
+    folders = tuple(dict.fromkeys((*python.path, python.site_packages)))
+    for folder in folders:
+        root = f"{folder}/torch"
+        text = host.read_text(f"{root}/version.py")
+        if text is not None:
+            return _torch(host, python, root, _version_or_error(text, root)), folders
+    return None, folders
+
+
+def _version_or_error(text: str, root: str) -> VersionText:
+    parsed = parse_version(text)
+    if parsed is None:
+        raise ProbeError(
+            f"{root}/version.py names no version",
+            found=text[:80],
+            wanted="a torch that was installed whole",
+            hint="pip install --force-reinstall torch",
+        )
+    return parsed
+
+
+def _torch(host: Host, python: Interpreter, root: str, text: VersionText) -> Torch:
+    identity = (f"{root}/version.py", f"{root}/lib/libtorch_python.so", f"{root}/lib")
+    done = host.ask_python(python.executable, "torch_facts", identity=identity)
+    answer = parse_answer(done, _Answer)
+    if answer is None:
+        raise ProbeError(
+            f"torch {text.version} is installed but cannot be imported",
+            found=last_line(done),
+            wanted=f"`{python.executable} -c 'import torch'` to work",
+            hint=f"{python.executable} -m pip install --force-reinstall torch",
+        )
+    return Torch(
+        version=text.version,
+        root=root,
+        cuda=text.cuda,
+        hip=text.hip,
+        cxx11_abi=answer.cxx11_abi,
+        arches=parse_arch_flags(answer.arch_flags),
+        min_cxx_std=parse_min_std(host.read_text(f"{root}/include/ATen/ATen.h") or ""),
+        nvidia=_nvidia_packages(host, root.rsplit("/", 1)[0]),
+    )
+
+
+def _nvidia_packages(host: Host, site: str) -> tuple[NvidiaPackage, ...]:
+    found = []
+    for name in host.list_dir(f"{site}/nvidia"):
+        folder = f"{site}/nvidia/{name}"
+        include, lib = (_folder(host, f"{folder}/{part}") for part in ("include", "lib"))
+        if include or lib:
+            headers = [header for header in _HEADERS if host.file_id(f"{include}/{header}")]
+            libraries = link_names(host.list_dir(lib), versioned=True)
+            found.append(NvidiaPackage(name, include, lib, tuple(headers), libraries))
+    return tuple(found)
+
+
+def _folder(host: Host, path: str) -> str:
+    return path if host.file_id(path) else ""
+
+
+def parse_version(text: str) -> VersionText | None:
+    """Read torch/version.py.
+
+    >>> parse_version("__version__ = '2.14.1+cu130'\\ncuda: Optional[str] = '13.0'\\nhip = None")
+    VersionText(version='2.14.1+cu130', cuda='13.0', hip=None)
+    """
+    pattern = r"^(__version__|cuda|hip)\b[^=\n]*=\s*['\"]([^'\"]*)['\"]"
+    values: dict[str, str] = dict(re.findall(pattern, text, re.M))
+    if not values.get("__version__"):
+        return None
+    return VersionText(values["__version__"], values.get("cuda"), values.get("hip"))
+
+
+def parse_arch_flags(text: str) -> tuple[str, ...]:
+    """The capabilities of torch's own device code.
+
+    >>> parse_arch_flags("sm_75 sm_90a sm_120 compute_120")
+    ('7.5', '9.0a', '12.0', '12.0+PTX')
+    """
+    return tuple(
+        f"{major}.{minor}" + ("+PTX" if kind == "compute" else "")
+        for kind, major, minor in re.findall(r"(sm|compute)_(\d+)(\d[af]?)\b", text)
+    )
+
+
+def parse_min_std(text: str) -> int:
+    """The C++ standard that ATen.h refuses to do without, 0 if it says nothing.
+
+    >>> parse_min_std("#if !defined(_MSC_VER) && __cplusplus < 202002L\\n#error C++20 or later")
+    20
+    """
+    found = re.search(r"__cplusplus\s*<\s*20(\d\d)\d\dL", text)
+    return int(found.group(1)) if found else 0

@@ -1,0 +1,241 @@
+"""Nouns as a person reads them. Returns what to show; the CLI prints it."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from deepbuild.model import (
+    Blocker,
+    BuildPlan,
+    Check,
+    Decision,
+    Machine,
+    PlannedOp,
+    Verification,
+    Wheel,
+)
+
+_VERDICT_STYLE = {"build": "green", "skip": "dim", "blocked": "bold red"}
+_STATUS = {
+    "passed": ("green", "passed"),
+    "failed": ("bold red", "FAILED"),
+    "skipped": ("yellow", "skipped"),
+}
+
+
+def plan_report(plan: BuildPlan, *, work: str) -> RenderableType:
+    """A plan: decisions with reasons, ops, environment, warnings, blockers, result."""
+    title = Text.assemble(
+        ("deepbuild plan ", "bold"),
+        (plan.id, "bold cyan"),
+        f"   DeepSpeed {plan.deepspeed.version} for torch {plan.torch.version}",
+        f", accelerator {plan.accelerator}",
+    )
+    parts: list[RenderableType] = [title, Text(), _decisions(plan.decisions)]
+    parts += [_heading("Ops"), _ops(plan.ops)]
+    parts += [
+        _heading("Environment of the build"),
+        _env(plan),
+        Text(f"  {{work}} is {work}", "dim"),
+    ]
+    if plan.warnings:
+        parts += [_heading("Mind"), *(_bullet(text, "yellow") for text in plan.warnings)]
+    if plan.blockers:
+        parts += [_heading("Blocked: nothing is built until this is removed", "bold red")]
+        parts += [_blocker(blocker) for blocker in plan.blockers]
+    else:
+        parts += [_heading("Result"), Padding(Text(plan.wheel, "bold"), (0, 2))]
+    return Group(*parts)
+
+
+def _heading(text: str, style: str = "bold") -> RenderableType:
+    return Padding(Text(text, style), (1, 0, 0, 0))
+
+
+def _bullet(text: str, style: str) -> RenderableType:
+    row = _grid(2)
+    row.add_row(Text("  !", style), text)
+    return row
+
+
+def _grid(columns: int) -> Table:
+    table = Table.grid(padding=(0, 2), expand=False)
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table
+
+
+def _decisions(decisions: tuple[Decision, ...]) -> RenderableType:
+    table = _grid(3)
+    for each in decisions:
+        table.add_row(Text(f"  {each.topic}", "bold"), Text(each.value, "cyan"), each.reason)
+        for rejected in each.rejected:
+            why = Text(f"not {rejected.value}: {rejected.reason}", "dim")
+            table.add_row("", "", why)
+    return table
+
+
+def _ops(ops: tuple[PlannedOp, ...]) -> RenderableType:
+    table = _grid(3)
+    shown = [op for op in ops if op.reason != "not asked for"]
+    for op in shown:
+        style = _VERDICT_STYLE[op.verdict]
+        table.add_row(Text(f"  {op.name}", "bold"), Text(op.verdict, style), op.reason)
+    rest = [op.name for op in ops if op not in shown]
+    if not rest:
+        return table
+    return Group(table, Text(f"  not asked for: {', '.join(rest)}", "dim"))
+
+
+def _env(plan: BuildPlan) -> RenderableType:
+    table = _grid(3)
+    hidden = 0
+    for name, variable in plan.env.items():
+        if variable.reason.endswith("left out: not asked for"):
+            hidden += 1
+            continue
+        table.add_row(Text(f"  {name}", "bold"), Text(variable.value, "cyan"), variable.reason)
+    if hidden:
+        table.add_row(
+            Text("  DS_BUILD_...", "bold"), Text("0", "cyan"), f"{hidden} ops not asked for"
+        )
+    return table
+
+
+def _blocker(blocker: Blocker) -> RenderableType:
+    table = _grid(2)
+    table.add_row(Text("  found", "red"), blocker.found)
+    table.add_row(Text("  wanted", "bold"), blocker.wanted)
+    table.add_row(Text("  to do", "green"), blocker.fix)
+    return Padding(table, (0, 0, 1, 0))
+
+
+def machine_report(machine: Machine) -> RenderableType:
+    """A machine: what was found, where, and what is broken."""
+    table = _grid(2)
+    rows = [
+        *_system_rows(machine),
+        *_gpu_rows(machine),
+        *_toolkit_rows(machine),
+        *_compiler_rows(machine),
+        *((f"broken: {problem.subject}", problem.found) for problem in machine.problems),
+    ]
+    last = ""
+    for name, value in rows:
+        table.add_row(Text(f"  {name}" if name != last else "", "bold"), value)
+        last = name
+    return Group(Text("deepbuild probe", "bold"), Text(), table)
+
+
+def _system_rows(machine: Machine) -> list[tuple[str, str]]:
+    system, here, cpu = machine.system, machine.resources, machine.cpu
+    rows = [
+        ("system", f"{system.name}, {system.arch}, {system.libc}"),
+        ("CPU", f"{cpu.model}: {cpu.name} (level {cpu.level})"),
+        ("cores", f"{here.cores} ({here.cores_from})"),
+        ("memory", f"{here.memory / 2**30:.1f} GiB ({here.memory_from})"),
+        ("disk", f"{here.disk_free / 2**30:.1f} GiB free for the cache"),
+    ]
+    if machine.python:
+        python = machine.python
+        rows.append(("Python", f"{python.version} at {python.executable} ({python.found_by})"))
+    if machine.torch:
+        torch = machine.torch
+        cuda = f"CUDA {torch.cuda}" if torch.cuda else "no CUDA"
+        rows.append(("torch", f"{torch.version}, {cuda}, {' '.join(torch.arches)}"))
+    else:
+        rows.append(("torch", "none in " + ", ".join(machine.torch_looked_for)))
+    tools = machine.tools
+    rows.append(("ninja, git", f"{tools.ninja or 'none'}, {tools.git or 'none'}"))
+    rows.append(("libaio", tools.libaio_library or "none"))
+    return rows
+
+
+def _gpu_rows(machine: Machine) -> list[tuple[str, str]]:
+    gpus = machine.gpus
+    rows = [
+        (
+            "GPU",
+            f"{gpu.index}: {gpu.name}, {gpu.capability or 'capability unknown'}"
+            + ("" if gpu.visible else " (hidden by CUDA_VISIBLE_DEVICES)"),
+        )
+        for gpu in gpus.devices
+    ]
+    rows = rows or [("GPU", "none: " + "; ".join(gpus.tried))]
+    if gpus.driver:
+        newest = f", CUDA up to {gpus.driver_cuda}" if gpus.driver_cuda else ""
+        rows.append(("driver", f"{gpus.driver}{newest} ({gpus.answered_by})"))
+    if gpus.visible_devices is not None:
+        rows.append(("driver", f"CUDA_VISIBLE_DEVICES={gpus.visible_devices}"))
+    return rows
+
+
+def _toolkit_rows(machine: Machine) -> list[tuple[str, str]]:
+    rows = []
+    for kit in machine.toolkits:
+        lacks = f"; lacks {', '.join(kit.missing)}" if kit.missing else ""
+        most = f", gcc up to {kit.gcc_max}" if kit.gcc_max else ""
+        rows.append(("toolkit", f"CUDA {kit.version} at {kit.home}{most}{lacks}"))
+    return rows or [("toolkit", "none")]
+
+
+def _compiler_rows(machine: Machine) -> list[tuple[str, str]]:
+    rows = [
+        (
+            "compiler",
+            f"{each.family} {each.version} at {each.cxx}"
+            + (f" ({each.broken})" if each.broken else ""),
+        )
+        for each in machine.compilers
+    ]
+    return rows or [("compiler", "none")]
+
+
+def wheel_report(wheel: Wheel) -> RenderableType:
+    """A finished wheel: what is in it, as read back from it."""
+    table = _grid(4)
+    for op in wheel.ops:
+        sass = "SASS " + " ".join(op.sass) if op.sass else "no device code"
+        ptx = f", PTX {' '.join(op.ptx)}" if op.ptx else ""
+        table.add_row(
+            Text(f"  {op.name}", "bold"),
+            f"{op.size / 2**20:.2f} MB",
+            sass + ptx,
+            Text(op.library, "dim"),
+        )
+    parts: list[RenderableType] = [
+        Text.assemble(("built ", "bold green"), (wheel.path, "bold")),
+        Text(
+            f"  {wheel.size / 2**20:.2f} MB, accelerator {wheel.accelerator}, "
+            f"{wheel.seconds:.0f} s, sha256 {wheel.sha256[:16]}…"
+        ),
+        table,
+    ]
+    if wheel.missing:
+        parts.append(Text(f"  missing: {', '.join(wheel.missing)}", "bold red"))
+    return Group(*parts, Text(f"  log: {wheel.log}", "dim"))
+
+
+def verification_report(verification: Verification) -> RenderableType:
+    """A verification table: one line a check, with its evidence."""
+    table = _grid(3)
+    for check in verification.checks:
+        style, word = _STATUS[check.status]
+        table.add_row(Text(f"  {check.name}", "bold"), Text(word, style), check.evidence)
+    return Group(
+        Text(f"verification of DeepSpeed in {verification.python}", "bold"),
+        table,
+        Text(),
+        _summary(verification.checks),
+    )
+
+
+def _summary(checks: tuple[Check, ...]) -> Text:
+    counts = {status: sum(check.status == status for check in checks) for status in _STATUS}
+    style = "bold red" if counts["failed"] else "bold green"
+    return Text(
+        ", ".join(f"{number} {status}" for status, number in counts.items() if number), style
+    )

@@ -1,0 +1,170 @@
+"""The stages as the command line calls them: each reads what it needs, and hands a noun on.
+
+What only one stage needs is imported there: a plan is to start in milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deepbuild import cache, codec
+from deepbuild.errors import BuildError, UsageError
+from deepbuild.host import LocalHost, write_atomically
+from deepbuild.memo import MemoHost
+from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
+from deepbuild.plan import accelerator_for, plan, require_torch
+from deepbuild.probe import probe
+from deepbuild.record import RecordingHost
+from deepbuild.source import Store, Tree, inspect
+from deepbuild.tell import Telling
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to build, and for what: the options that plan, wheel and install share."""
+
+    deepspeed: str = ""
+    python: str = ""
+    torch: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A host, a cache, and a way to tell the user what is going on."""
+
+    host: MemoHost
+    cache: Path
+    tell: Telling
+    own_python: str = sys.executable
+
+    @staticmethod
+    def local(tell: Telling) -> Stages:
+        """On this machine, with the user's cache."""
+        folder = cache.cache_folder(LocalHost().env())
+        return Stages(MemoHost(folder / "evidence.json"), folder, tell)
+
+    def probe(self, target: Target, request: Request = Request()) -> Machine:  # noqa: B008 (frozen)
+        """Look at this machine, or read the recorded one that the target names."""
+        if target.machine:
+            return codec.load_file(Path(target.machine), Machine)
+        python = self._build_python(target) if target.torch else target.python
+        try:
+            return probe(
+                self.host,
+                python=python,
+                own_python=self.own_python,
+                cuda_home=request.cuda_home,
+                cxx=request.cxx,
+                work_folder=str(self.cache),
+            )
+        finally:
+            self.host.save()
+
+    def record(self, target: Target, request: Request, folder: Path) -> Machine:
+        """Probe, and write every answer down in `folder`: a bug report that can be replayed."""
+        local = LocalHost()
+        recorder = RecordingHost(local, local.secrets())
+        machine = probe(
+            recorder,
+            python=target.python,
+            own_python=self.own_python,
+            cuda_home=request.cuda_home,
+            cxx=request.cxx,
+            work_folder=str(self.cache),
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "host.json", recorder.text())
+            write_atomically(folder / "machine.json", recorder.masked(codec.dump(machine)))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write into {folder}", found=str(error), wanted="a writable folder"
+            ) from None
+        return machine
+
+    def _build_python(self, target: Target) -> str:
+        from deepbuild.buildenv import BuildEnvironments
+
+        environments = BuildEnvironments(
+            self.cache / "envs", self.host, self.own_python, self.tell.note
+        )
+        return environments.get(target.python, target.torch)
+
+    def tree(self, spec: str) -> Tree:
+        """The DeepSpeed tree of a --deepspeed SPEC, kept in the cache."""
+        store = Store(self.cache / "sources", self.host, self.own_python, self.tell.note)
+        return store.get(spec)
+
+    def plan(self, target: Target, request: Request) -> BuildPlan:
+        """Probe, get the source, decide."""
+        machine = self.probe(target, request)
+        _, torch = require_torch(machine)
+        tree = self.tree(target.deepspeed)
+        source = inspect(
+            self.host,
+            self.own_python,
+            tree,
+            accelerator=accelerator_for(torch),
+            torch=torch.version,
+            cuda=torch.cuda,
+        )
+        self.host.save()
+        return plan(machine, source, request)
+
+    def wheel(self, planned: BuildPlan, output: Path) -> Wheel:
+        """Build exactly what a plan says."""
+        from deepbuild.build import Place, build, require_unblocked
+
+        require_unblocked(planned)
+        tree = self.tree(planned.deepspeed.spec)
+        if tree.digest != planned.deepspeed.digest:
+            raise BuildError(
+                "the DeepSpeed source is not the one that was planned for",
+                found=f"{tree.digest} of {tree.origin}",
+                wanted=planned.deepspeed.digest,
+                hint="make a new plan: deepbuild plan -o plan.json",
+            )
+        place = Place(self.work_folder(planned), output, self.host.env())
+        return build(planned, Path(tree.path), place, self.tell)
+
+    def work_folder(self, planned: BuildPlan) -> Path:
+        """Where a plan's build works. The wheel's name tells builds apart that differ in content;
+        it is kept, so that a build goes on where it stopped."""
+        return self.cache / "builds" / planned.wheel.removesuffix(".whl")
+
+    def install(self, target: Target, request: Request, given: Path | None) -> Verification:
+        """Install a wheel given, or that of a plan given, or build one for this machine."""
+        from deepbuild.install import Installer
+
+        machine = self.probe(replace(target, torch=""), request)
+        if target.torch and machine.torch is None:
+            machine = self._with_torch(machine, target, request)
+        python, torch = require_torch(machine)
+        if target.torch and not torch.version.startswith(target.torch):
+            raise UsageError(
+                f"torch {target.torch} is asked for, and another one is installed",
+                found=f"torch {torch.version} in {python.executable}",
+                wanted="the torch that is there: deepbuild never changes it",
+                hint="leave --torch away, or name another environment with --python",
+            )
+        wheel = self._wheel_for(replace(target, torch="", python=python.executable), request, given)
+        installer = Installer(self.host, self.own_python, python, torch, self.tell.note)
+        return installer.install(wheel)
+
+    def _with_torch(self, machine: Machine, target: Target, request: Request) -> Machine:
+        """Install the torch that was asked for where there is none."""
+        from deepbuild.install import put_torch
+
+        assert machine.python is not None
+        self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
+        put_torch(self.host, self.own_python, machine.python, target.torch)
+        return self.probe(replace(target, torch=""), request)
+
+    def _wheel_for(self, target: Target, request: Request, given: Path | None) -> Path:
+        if given is not None and given.suffix == ".whl":
+            return given
+        planned = codec.load_file(given, BuildPlan) if given else self.plan(target, request)
+        return Path(self.wheel(planned, self.cache / "wheels").path)

@@ -1,0 +1,90 @@
+"""Make a whole CUDA_HOME out of parts: links to a toolkit and to torch's own nvidia wheels, the
+plain .so links that wheels lack, and a stand-in for the driver's library. Nothing is ever written
+into a toolkit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packaging.version import Version
+
+from deepbuild.errors import BuildError
+from deepbuild.host import LocalHost
+from deepbuild.model import PlannedCompiler, PlannedToolkit
+
+_VERSIONED = re.compile(r"^(lib.+?\.so)\.(\d[\d.]*)$")
+
+
+def make_overlay(
+    folder: Path, toolkit: PlannedToolkit, compiler: PlannedCompiler, nvcc_shim: str
+) -> None:
+    """Lay out a CUDA_HOME in an empty folder.
+
+    Args:
+        nvcc_shim: the text of bin/nvcc.
+
+    Raises:
+        BuildError: the compiler cannot make the stand-in for libcuda.
+    """
+    home = Path(toolkit.home)
+    for name in ("include", "lib64", "bin"):
+        (folder / name).mkdir(parents=True)
+    link_entries(folder / "bin", [str(home / "bin")], leave_out={"nvcc"})
+    link_entries(folder / "include", list(toolkit.include))
+    link_entries(folder / "lib64", list(toolkit.lib))
+    add_plain_links(folder / "lib64")
+    (folder / "lib").symlink_to("lib64")
+    if (home / "nvvm").exists():
+        (folder / "nvvm").symlink_to(home / "nvvm")
+    write_program(folder / "bin" / "nvcc", nvcc_shim)
+    make_cuda_stub(folder / "lib64", compiler)
+
+
+def link_entries(
+    folder: Path, sources: list[str], leave_out: frozenset[str] | set[str] = frozenset()
+) -> None:
+    """Link the entries of several folders into one; the first folder that has a name wins."""
+    for source in map(Path, sources):
+        for entry in sorted(source.iterdir()) if source.is_dir() else []:
+            link = folder / entry.name
+            if entry.name not in leave_out and not link.is_symlink():
+                link.symlink_to(entry)
+
+
+def add_plain_links(folder: Path) -> None:
+    """Add libX.so for each libX.so.N: wheels hold only the latter, linkers ask for the former."""
+    newest: dict[str, Version] = {}
+    for entry in folder.iterdir():
+        match = _VERSIONED.match(entry.name)
+        if match and not (folder / match.group(1)).is_symlink():
+            plain, version = match.group(1), Version(match.group(2).strip("."))
+            newest[plain] = max(newest.get(plain, version), version)
+    for plain, version in newest.items():
+        (folder / plain).symlink_to(f"{plain}.{version}")
+
+
+def make_cuda_stub(folder: Path, compiler: PlannedCompiler) -> None:
+    """Make an empty libcuda.so with the driver's soname, enough for -lcuda where no driver is.
+
+    Raises:
+        BuildError: the compiler cannot link a shared library.
+    """
+    stub = folder / "libcuda.so"
+    if stub.is_symlink():
+        stub.unlink()
+    flags = ["-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null"]
+    done = LocalHost().run([compiler.cc, *flags, "-o", str(stub)])
+    if not done.ok:
+        raise BuildError(
+            f"{compiler.cc} cannot link a shared library",
+            found=(done.stderr or done.stdout).strip()[-300:],
+            wanted="a C compiler with its linker (binutils)",
+            hint="install a whole compiler, or name another with --cxx",
+        )
+
+
+def write_program(path: Path, text: str) -> None:
+    """Write an executable file."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)

@@ -1,0 +1,151 @@
+"""What is really inside a wheel of DeepSpeed: read back from the file, believing no one."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from deepbuild.errors import UsageError
+from deepbuild.model import BuiltOp
+from deepbuild.wheel.device_code import DeviceCode, read_device_code
+
+_INFO = "deepspeed/git_version_info_installed.py"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A wheel's own claims (version, requirements, installed ops, accelerator, torch) and its
+    libraries: module name -> path in the wheel."""
+
+    version: str
+    requires: tuple[str, ...]
+    installed_ops: tuple[str, ...]
+    accelerator: str
+    torch_info: Mapping[str, object]
+    libraries: dict[str, str]
+
+
+def read_contents(path: Path) -> Contents:
+    """Read a wheel.
+
+    Raises:
+        UsageError: not a whole wheel, or a wheel of something else.
+    """
+    name = _project(path)
+    if name != "deepspeed":
+        raise UsageError(
+            f"{path.name} is a wheel of something else", found=name, wanted="a wheel of deepspeed"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+            if bad:
+                raise _broken(path, f"{bad} is damaged")
+            return _contents(archive)
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as error:
+        raise _broken(path, str(error)) from None
+
+
+def _project(path: Path) -> str:
+    try:
+        return str(parse_wheel_filename(path.name)[0])
+    except InvalidWheelFilename as error:
+        raise UsageError(
+            f"{path} is no wheel",
+            found=str(error),
+            wanted="a file like deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl",
+            hint="give the wheel that `deepbuild wheel` made, under its own name",
+        ) from None
+
+
+def _broken(path: Path, found: str) -> UsageError:
+    return UsageError(
+        f"{path} is not a whole wheel of DeepSpeed",
+        found=found,
+        wanted="a wheel that was written to its end",
+        hint="copy it again, or make it again with `deepbuild wheel`",
+    )
+
+
+def _contents(archive: zipfile.ZipFile) -> Contents:
+    names = archive.namelist()
+    metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+    headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
+    claims = parse_claims(archive.read(_INFO).decode("utf-8", "replace"))
+    ops = claims.get("installed_ops", {})
+    torch_info = claims.get("torch_info", {})
+    return Contents(
+        version=str(headers["Version"]),
+        requires=tuple(str(value) for value in headers.get_all("Requires-Dist", [])),
+        installed_ops=tuple(name for name, there in _mapping(ops).items() if there),
+        accelerator=str(claims.get("accelerator_name", "")),
+        torch_info=_mapping(torch_info),
+        libraries={_module(name): name for name in names if name.endswith(".so")},
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _module(name: str) -> str:
+    """
+    >>> _module("deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so")
+    'deepspeed.ops.adam.cpu_adam_op'
+    """
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.partition('.')[0]}".replace("/", ".")
+
+
+def parse_claims(text: str) -> dict[str, object]:
+    """Read git_version_info_installed.py without running it: the last value of each name counts.
+
+    >>> parse_claims("accelerator_name='cpu'\\naccelerator_name='cuda'")
+    {'accelerator_name': 'cuda'}
+    """
+    claims: dict[str, object] = {}
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            claims[statement.targets[0].id] = ast.literal_eval(statement.value)
+    return claims
+
+
+def read_ops(path: Path, modules: Mapping[str, str]) -> tuple[BuiltOp, ...]:
+    """The ops whose library is in a wheel, with the device code found in it.
+
+    Args:
+        modules: op name -> module that its library is imported as.
+
+    Raises:
+        UsageError: as `read_contents`; also when a library is not a whole ELF file.
+    """
+    libraries = read_contents(path).libraries
+    found = {name: libraries[module] for name, module in modules.items() if module in libraries}
+    with zipfile.ZipFile(path) as archive:
+        return tuple(_built_op(path, archive, op, member) for op, member in found.items())
+
+
+def _built_op(path: Path, archive: zipfile.ZipFile, op: str, member: str) -> BuiltOp:
+    data = archive.read(member)
+    try:
+        code: DeviceCode = read_device_code(io.BytesIO(data))
+    except ValueError as error:
+        raise _broken(path, f"{member}: {error}") from None
+    return BuiltOp(op, member, len(data), code.sass, code.ptx)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Templates of files that deepbuild writes; `deepbuild.render` fills them in."""
