@@ -38,6 +38,9 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
 
 
+_PIPE_WIDTH = 120
+
+
 def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -151,10 +154,15 @@ def _stages(terminal: Terminal) -> Any:
 
 
 def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> None:
+    from deepbuild.host import LocalHost
+
     if as_json:
         click.echo(codec.dump(noun), nl=False)
     else:
-        Console(highlight=False).print(report())
+        console = Console(highlight=False)
+        if not console.is_terminal and "COLUMNS" not in LocalHost().env():
+            console = Console(highlight=False, width=_PIPE_WIDTH)
+        console.print(report(), crop=False)
 
 
 def _save(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ _OPTIMIZERS = {
     "adagrad": ("", "cpu_adagrad"),
     "lamb": ("fused_lamb", ""),
     "lion": ("fused_lion", "cpu_lion"),
+    "muon": ("fused_adam", "cpu_adam"),  # for the parameters that Muon leaves to Adam
 }
 
 
@@ -28,7 +29,7 @@ def ops_of_config(path: Path) -> tuple[str, ...]:
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, str(error)) from None
     if not isinstance(config, dict):
         raise _unreadable(path, f"a JSON {type(config).__name__}")
@@ -37,7 +38,9 @@ def ops_of_config(path: Path) -> tuple[str, ...]:
 
 def _unreadable(path: Path, found: str) -> UsageError:
     return UsageError(
-        f"{path} is not a DeepSpeed config", found=found, wanted="a JSON object, as for --deepspeed"
+        f"{path} is not a DeepSpeed config",
+        found=found,
+        wanted="a JSON object, as deepspeed.initialize(config=...) takes it",
     )
 
 
@@ -46,13 +49,14 @@ def needed_ops(config: Mapping[str, Any]) -> Iterator[str]:
     >>> list(needed_ops({"optimizer": {"type": "AdamW"}}))
     ['utils', 'fused_adam']
     """
-    yield "utils"  # flatten and unflatten, used by every ZeRO stage
+    yield "utils"  # flattens for ZeRO in older releases, casts for checkpoints in newer ones
     zero = _part(config, "zero_optimization")
-    offloads = [_part(zero, name).get("device") for name in ("offload_optimizer", "offload_param")]
+    parts = [_part(zero, name) for name in ("offload_optimizer", "offload_param")]
+    offloads = [str(part.get("device")) for part in parts]
     on_cpu = offloads[0] in {"cpu", "nvme"} or bool(zero.get("cpu_offload"))
-    kind = str(_part(config, "optimizer").get("type", "")).lower()
-    op = _OPTIMIZERS.get(kind, ("", ""))[on_cpu]
-    if op:
+    optimizer = _part(config, "optimizer")
+    op = _OPTIMIZERS.get(str(optimizer.get("type", "")).lower(), ("", ""))[on_cpu]
+    if op and not _part(optimizer, "params").get("torch_adam"):
         yield op
     if "nvme" in offloads or "aio" in config:
         yield "async_io"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import shutil
@@ -197,6 +198,10 @@ def _completed(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> C
 
 
 def _ask_nvml() -> NvmlAnswer:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return NvmlAnswer(error="libnvidia-ml.so.1 is not there: no NVIDIA driver")
     import pynvml
 
     try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import logging
 import re
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,11 @@ from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host
 
 if TYPE_CHECKING:
-    from unearth import PackageFinder
+    from unearth import Package, PackageFinder
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _LISTED = re.compile(r"^(:env:|global|install|download)\.([a-z-]+)=(.*)$")
+_TRUE = {"1", "true", "yes", "on", "t", "y"}
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,8 @@ def parse_config(text: str) -> IndexConfig:
     def words(name: str) -> tuple[str, ...]:
         return tuple(values.get(name, (0, ""))[1].split())
 
-    main = (
-        () if words("no-index") in {("1",), ("true",)} else words("index-url") or (DEFAULT_INDEX,)
-    )
+    off = values.get("no-index", (0, ""))[1].strip().lower() in _TRUE
+    main = () if off else words("index-url") or (DEFAULT_INDEX,)
     return IndexConfig(
         index_urls=(*main, *(words("extra-index-url") if main else ())),
         find_links=words("find-links"),
@@ -96,25 +98,71 @@ def find_sdist(config: IndexConfig, project: str, version: str) -> Sdist:
         UsageError: the index answers, and has no such release.
         ProbeError: no index answers.
     """
-    finder = _finder(config, project)
-    try:
-        packages = list(finder.find_all_packages(project, allow_yanked=bool(version)))
-    except Exception as error:
-        raise _no_answer(config, str(error)) from None
-    if not packages:
-        raise _no_answer(config, f"no source distribution of {project} listed")
+    packages, failures = _all_packages(config, project, yanked=bool(version))
     for package in packages:
         if _wanted(str(package.version), version):
             link = package.link
             return Sdist(str(package.version), link.filename, link.url, dict(link.hashes or {}))
+    if failures or not packages:
+        nothing = f"no source distribution of {project} listed"
+        raise _no_answer(config, "\n".join(failures) or nothing)
     raise _no_release(project, version, [str(package.version) for package in packages])
 
 
-def _wanted(found: str, wanted: str) -> bool:
+def _all_packages(
+    config: IndexConfig, project: str, *, yanked: bool
+) -> tuple[list[Package], list[str]]:
+    """What all places list, newest first, and why places gave no answer. As with pip, one that
+    does not answer is no reason to give up the others."""
+    packages: list[Package] = []
+    failures: list[str] = []
+    for place in _places(config):
+        try:
+            with _heard(failures):
+                packages += _finder(place, project).find_all_packages(project, allow_yanked=yanked)
+        except Exception as error:
+            failures.append(f"{', '.join(_names(place))}: {error}")
+    known = [package for package in packages if _number(str(package.version))]
+    return sorted(known, key=lambda each: Version(str(each.version)), reverse=True), failures
+
+
+def _places(config: IndexConfig) -> Iterator[IndexConfig]:
+    """Each index and each find-links place on its own."""
+    for url in config.index_urls:
+        yield replace(config, index_urls=(url,), find_links=())
+    for link in config.find_links:
+        if "://" in link or Path(link).exists():
+            yield replace(config, index_urls=(), find_links=(link,))
+
+
+@contextmanager
+def _heard(lines: list[str]) -> Iterator[None]:
+    """Note what unearth only logs; that an index lacks the project (404) is an answer."""
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "(404)" not in record.getMessage():
+                lines.append(record.getMessage())
+
+    logger, ear = logging.getLogger("unearth"), Ear()
+    spread, logger.propagate = logger.propagate, False
+    logger.addHandler(ear)
     try:
-        number = Version(found)
+        yield
+    finally:
+        logger.removeHandler(ear)
+        logger.propagate = spread
+
+
+def _number(text: str) -> Version | None:
+    try:
+        return Version(text)
     except InvalidVersion:
-        return False
+        return None
+
+
+def _wanted(found: str, wanted: str) -> bool:
+    number = Version(found)
     return number == Version(wanted) if wanted else not number.is_prerelease
 
 
@@ -124,7 +172,7 @@ def _finder(config: IndexConfig, project: str) -> PackageFinder:
     return PackageFinder(
         session=_session(config),
         index_urls=config.index_urls,
-        find_links=[link for link in config.find_links if "://" in link or Path(link).exists()],
+        find_links=config.find_links,
         trusted_hosts=config.trusted_hosts,
         no_binary=[project],
         ignore_compatibility=True,
@@ -132,16 +180,23 @@ def _finder(config: IndexConfig, project: str) -> PackageFinder:
 
 
 def _session(config: IndexConfig) -> Any:
+    from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
 
-    options: dict[str, Any] = {"trusted_hosts": config.trusted_hosts, "timeout": 30.0}
+    options: dict[str, Any] = {
+        "trusted_hosts": config.trusted_hosts,
+        "timeout": 30.0,
+        "follow_redirects": True,
+        "auth": MultiDomainBasicAuth(prompting=False, index_urls=config.index_urls),
+    }
     if config.cert:
         folder = Path(config.cert).is_dir()
         options["verify"] = ssl.create_default_context(
             cafile=None if folder else config.cert, capath=config.cert if folder else None
         )
     if config.proxy:
-        options["proxy"] = config.proxy
+        # pip takes a proxy without a scheme
+        options["proxy"] = config.proxy if "://" in config.proxy else f"http://{config.proxy}"
     return PyPIClient(**options)
 
 
@@ -149,10 +204,23 @@ def _no_answer(config: IndexConfig, why: str) -> ProbeError:
     return ProbeError(
         "the package index gives no source distribution of DeepSpeed",
         found=why,
-        wanted="an answer from " + ", ".join(config.index_urls or config.find_links),
+        wanted="an answer from "
+        + (", ".join(_names(config)) or "an index: pip is told to use none"),
         hint="check the network, proxy and `pip config list`;\n"
         "or name a source folder: --deepspeed /path/to/DeepSpeed",
     )
+
+
+def _names(config: IndexConfig) -> list[str]:
+    return [without_password(url) for url in (*config.index_urls, *config.find_links)]
+
+
+def without_password(url: str) -> str:
+    """
+    >>> without_password("https://me:secret@example.org/simple")
+    'https://example.org/simple'
+    """
+    return re.sub(r"://[^/@]*@", "://", url)
 
 
 def _no_release(project: str, version: str, known: list[str]) -> UsageError:
@@ -194,7 +262,7 @@ def fetch(
             hint="free some space, or set DEEPBUILD_CACHE_DIR to another disk",
         ) from None
     except Exception as error:
-        raise _no_answer(config, f"{sdist.url}: {error}") from None
+        raise _no_answer(config, f"{without_password(sdist.url)}: {error}") from None
     for name, wanted in _known(sdist.hashes).items():
         if digests[name].hexdigest() != wanted:
             raise ProbeError(

@@ -87,7 +87,9 @@ class Installer:
     def _pip_install(self, wheel: Path, contents: Contents) -> None:
         with tempfile.TemporaryDirectory() as folder:
             constraints = Path(folder) / "constraints.txt"
-            constraints.write_text(f"torch=={self.torch.version}\n", encoding="utf-8")
+            # The distribution may lack the local part that torch itself names ("+cu130").
+            version = self.python.packages.get("torch", self.torch.version)
+            constraints.write_text(f"torch=={version}\n", encoding="utf-8")
             if self.python.packages.get("deepspeed") == contents.version:
                 done = self._pip("install", "--no-deps", "--force-reinstall", str(wheel))
                 _require_ok(done, self.python)

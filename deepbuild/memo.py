@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepbuild.host import TIMED_OUT, Completed, LocalHost, child_script, write_atomically
+from deepbuild.host import Completed, LocalHost, child_script, write_atomically
 
 
 @dataclass
@@ -62,7 +62,7 @@ class MemoHost(LocalHost):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             return Completed(**self._answers[key])
         answer = ask()
-        if answer.returncode != TIMED_OUT:
+        if answer.ok:  # a failure may have a cause that is no file: a variable, a full disk
             self._answers[key], self._new = asdict(answer), True
         return answer
 

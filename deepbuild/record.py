@@ -91,7 +91,8 @@ class RecordingHost:
     def masked(self, text: str) -> str:
         """A text without the secrets of this machine."""
         for secret, mask in self.secrets:
-            text = text.replace(secret, mask)
+            for spelling in _spellings(secret):
+                text = text.replace(spelling, mask)
         return text
 
 
@@ -165,6 +166,16 @@ class ReplayHost:
     def nvml(self) -> NvmlAnswer:
         raw = dict(self._answer("nvml"))
         return NvmlAnswer(**{**raw, "gpus": tuple(NvmlGpu(**gpu) for gpu in raw["gpus"])})
+
+
+def _spellings(secret: str) -> tuple[str, ...]:
+    """A text as it is, and as JSON writes it, and JSON within JSON.
+
+    >>> _spellings("/home/ren\u00e9")[1]
+    '/home/ren\\\\u00e9'
+    """
+    once = json.dumps(secret)[1:-1]
+    return tuple(dict.fromkeys((secret, once, json.dumps(once)[1:-1])))
 
 
 def _plain(answer: Any) -> Any:

@@ -18,6 +18,7 @@ from deepbuild.model import (
     Wheel,
 )
 
+_NOT_ASKED = "not asked for"
 _VERDICT_STYLE = {"build": "green", "skip": "dim", "blocked": "bold red"}
 _STATUS = {
     "passed": ("green", "passed"),
@@ -47,12 +48,17 @@ def plan_report(plan: BuildPlan, *, work: str) -> RenderableType:
         parts += [_heading("Blocked: nothing is built until this is removed", "bold red")]
         parts += [_blocker(blocker) for blocker in plan.blockers]
     else:
-        parts += [_heading("Result"), Padding(Text(plan.wheel, "bold"), (0, 2))]
+        parts += [_heading("Result"), _whole(f"  {plan.wheel}", "bold")]
     return Group(*parts)
 
 
 def _heading(text: str, style: str = "bold") -> RenderableType:
     return Padding(Text(text, style), (1, 0, 0, 0))
+
+
+def _whole(text: str, style: str) -> Text:
+    """A line that people copy: never wrapped."""
+    return Text(text, style, no_wrap=True, overflow="ignore")
 
 
 def _bullet(text: str, style: str) -> RenderableType:
@@ -80,28 +86,26 @@ def _decisions(decisions: tuple[Decision, ...]) -> RenderableType:
 
 def _ops(ops: tuple[PlannedOp, ...]) -> RenderableType:
     table = _grid(3)
-    shown = [op for op in ops if op.reason != "not asked for"]
+    shown = [op for op in ops if op.reason != _NOT_ASKED]
     for op in shown:
         style = _VERDICT_STYLE[op.verdict]
         table.add_row(Text(f"  {op.name}", "bold"), Text(op.verdict, style), op.reason)
     rest = [op.name for op in ops if op not in shown]
     if not rest:
         return table
-    return Group(table, Text(f"  not asked for: {', '.join(rest)}", "dim"))
+    return Group(table, Padding(Text(f"not asked for: {', '.join(rest)}", "dim"), (0, 2)))
 
 
 def _env(plan: BuildPlan) -> RenderableType:
-    table = _grid(3)
-    hidden = 0
-    for name, variable in plan.env.items():
-        if variable.reason.endswith("left out: not asked for"):
-            hidden += 1
-            continue
-        table.add_row(Text(f"  {name}", "bold"), Text(variable.value, "cyan"), variable.reason)
+    table = _grid(2)
+    shown = {n: v for n, v in plan.env.items() if not v.reason.endswith(_NOT_ASKED)}
+    for name, variable in shown.items():
+        value = Text.assemble((variable.value, "cyan"), "   ", (variable.reason, "dim"))
+        table.add_row(Text(f"  {name}", "bold"), value)
+    hidden = len(plan.env) - len(shown)
     if hidden:
-        table.add_row(
-            Text("  DS_BUILD_...", "bold"), Text("0", "cyan"), f"{hidden} ops not asked for"
-        )
+        text = Text.assemble(("0", "cyan"), "   ", (f"the {hidden} ops not asked for", "dim"))
+        table.add_row(Text("  DS_BUILD_...", "bold"), text)
     return table
 
 
@@ -200,23 +204,17 @@ def wheel_report(wheel: Wheel) -> RenderableType:
     for op in wheel.ops:
         sass = "SASS " + " ".join(op.sass) if op.sass else "no device code"
         ptx = f", PTX {' '.join(op.ptx)}" if op.ptx else ""
-        table.add_row(
-            Text(f"  {op.name}", "bold"),
-            f"{op.size / 2**20:.2f} MB",
-            sass + ptx,
-            Text(op.library, "dim"),
-        )
-    parts: list[RenderableType] = [
-        Text.assemble(("built ", "bold green"), (wheel.path, "bold")),
-        Text(
-            f"  {wheel.size / 2**20:.2f} MB, accelerator {wheel.accelerator}, "
-            f"{wheel.seconds:.0f} s, sha256 {wheel.sha256[:16]}…"
-        ),
-        table,
-    ]
+        size = f"{op.size / 2**20:.2f} MB"
+        folder = op.library.rpartition("/")[0]
+        table.add_row(Text(f"  {op.name}", "bold"), size, sass + ptx, Text(folder, "dim"))
+    facts = (
+        f"  {wheel.size / 2**20:.2f} MB, accelerator {wheel.accelerator}, "
+        f"built in {wheel.seconds:.0f} s, sha256 {wheel.sha256}"
+    )
+    parts: list[RenderableType] = [_whole(wheel.path, "bold green"), _whole(facts, ""), table]
     if wheel.missing:
         parts.append(Text(f"  missing: {', '.join(wheel.missing)}", "bold red"))
-    return Group(*parts, Text(f"  log: {wheel.log}", "dim"))
+    return Group(*parts, _whole(f"  log: {wheel.log}", "dim"))
 
 
 def verification_report(verification: Verification) -> RenderableType:

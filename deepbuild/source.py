@@ -10,11 +10,10 @@ import json
 import os
 import re
 import shutil
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,12 +24,12 @@ from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host, write_atomically
 from deepbuild.model import Op, Source
 from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.unpack import unpack
 
 OLDEST = Version("0.14.0")
 NEWEST_KNOWN_FOR = 3600.0
 """Seconds for which the index's answer to "which release is the newest?" is believed."""
 
-_MOST_BYTES, _MOST_FILES = 2**30, 50_000
 _NOT_SOURCE = {".git", "build", "dist", "__pycache__", "git_version_info_installed.py"}
 _NOT_SOURCE_SUFFIXES = (".egg-info", ".so", ".pyc", ".o")
 
@@ -98,7 +97,8 @@ class Store:
             file, sha256 = index.fetch(config, sdist, scratch, self.note)
             root = unpack(file, scratch / "unpacked")
             checked = "hash of the index matches" if sdist.hashes else "the index gives no hash"
-            origin = f"{sdist.filename} from {sdist.url.split('/')[2] or 'this disk'} ({checked})"
+            place = index.without_password(sdist.url).split("/")[2] or "this disk"
+            origin = f"{sdist.filename} from {place} ({checked})"
             said = _Said(_check_tree(root), origin, f"sha256:{sha256}", sdist.version)
             return self._keep(root, f"release-{sdist.version}", said)
 
@@ -111,15 +111,23 @@ class Store:
             return ""
 
     def _note_newest(self, version: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"version": version, "at": self.now()})
-        write_atomically(self.folder / "newest.json", text)
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.folder / "newest.json", text)
 
     # ------------------------------------------------------------ a folder
 
     def _from_folder(self, folder: Path) -> Tree:
-        version = _check_tree(folder)
-        digest = folder_digest(folder)
+        try:
+            version = _check_tree(folder)
+            digest = folder_digest(folder)
+        except OSError as error:
+            raise UsageError(
+                f"{folder} cannot be read",
+                found=str(error),
+                wanted="a folder that is yours to read",
+            ) from None
         path, key = str(folder.resolve()), f"folder-{digest[:16]}"
         if kept := self._kept(key):
             return replace(kept, origin=path, spec=path)
@@ -189,14 +197,16 @@ class Store:
         return Tree(**asdict(said), path=str(folder / "tree"))
 
     def _keep(self, root: Path, key: str, said: _Said) -> Tree:
-        """Move a whole tree into the store, by one rename."""
+        """Move a whole tree into the store, by one rename; one that another deepbuild has put there
+        meanwhile stays, since builds may be copying it."""
         whole = root.parent / ".whole"
         whole.mkdir()
         (whole / "source.json").write_text(json.dumps(asdict(said)), encoding="utf-8")
         root.rename(whole / "tree")
         target = self.folder / key
-        shutil.rmtree(target, ignore_errors=True)
-        whole.rename(target)
+        if not self._kept(key):
+            shutil.rmtree(target, ignore_errors=True)
+            whole.rename(target)
         return Tree(**asdict(said), path=str(target / "tree"))
 
     @contextmanager
@@ -289,46 +299,13 @@ def parse_git(spec: str) -> tuple[str, str]:
     return head, ref
 
 
-def unpack(file: Path, folder: Path) -> Path:
-    """Unpack a source distribution, refusing what leaves the folder or is absurdly large.
-
-    Returns:
-        The one folder that it holds.
-
-    Raises:
-        ProbeError: not a whole tar archive, or a hostile one.
-    """
-    folder.mkdir()
-    try:
-        with tarfile.open(file) as archive:
-            members = archive.getmembers()
-            size = sum(member.size for member in members)
-            if len(members) > _MOST_FILES or size > _MOST_BYTES:
-                raise _hostile(file, f"{len(members)} files, {size} bytes unpacked")
-            archive.extractall(folder, members=members, filter="data")
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
-        raise _hostile(file, str(error)) from None
-    roots = list(folder.iterdir())
-    if len(roots) != 1 or not roots[0].is_dir():
-        raise _hostile(file, f"{len(roots)} entries at the top")
-    return roots[0]
-
-
-def _hostile(file: Path, found: str) -> ProbeError:
-    return ProbeError(
-        f"{file.name} is not a source distribution that can be unpacked",
-        found=found,
-        wanted="one folder, nothing outside it, of a size that a source tree has",
-        hint="fetch it again, or name a source folder with --deepspeed",
-    )
-
-
 def _source_files(root: Path) -> Iterator[Path]:
     """The files of a tree that are source, in a fixed order."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if _is_source(name))
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        yield from (Path(folder) / name for name in sorted([*files, *links]) if _is_source(name))
+        paths = [Path(folder) / name for name in sorted([*files, *links]) if _is_source(name)]
+        yield from (path for path in paths if path.is_symlink() or path.is_file())
 
 
 def _is_source(name: str) -> bool:
@@ -340,7 +317,7 @@ def folder_digest(root: Path) -> str:
     digest = hashlib.sha256()
     for path in _source_files(root):
         content = bytes(path.readlink()) if path.is_symlink() else path.read_bytes()
-        digest.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
+        digest.update(os.fsencode(path.relative_to(root)) + f"\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 

@@ -50,6 +50,12 @@ def host_flags(argv: List[str], config: Dict[str, Any]) -> List[str]:
     return out
 
 
+def with_host(argv: List[str], config: Dict[str, Any]) -> List[str]:
+    """A probe with the planned host compiler, unless it names one itself."""
+    named = any(arg.startswith(("-ccbin", "--compiler-bindir")) for arg in argv)
+    return argv if named else [*argv, "-ccbin", config["host"]]
+
+
 def nvcc_flags(argv: List[str], config: Dict[str, Any]) -> List[str]:
     """An nvcc compile with the planned host compiler, and the host flags passed on rewritten."""
     out = []  # type: List[str]
@@ -57,11 +63,12 @@ def nvcc_flags(argv: List[str], config: Dict[str, Any]) -> List[str]:
     for arg in words:
         if arg in {"-ccbin", "--compiler-bindir"}:
             next(words, None)
-        elif arg.startswith(("-ccbin=", "--compiler-bindir=")):
+        elif arg.startswith(("-ccbin", "--compiler-bindir=")):
             continue
-        elif arg in {"-Xcompiler", "--compiler-options"}:
-            passed = host_flags(next(words, "").split(","), config)
-            out += [arg, ",".join(passed)] if passed else []
+        elif arg.partition("=")[0] in {"-Xcompiler", "--compiler-options"}:
+            name, equals, value = arg.partition("=")
+            passed = host_flags((value if equals else next(words, "")).split(","), config)
+            out += [name, ",".join(passed)] if passed else []
         elif config["debug_info"] or not is_debug_info(arg):
             out.append(arg)
     return [*out, "-ccbin", config["host"]]
@@ -87,12 +94,8 @@ def main() -> int:
     argv = sys.argv[2:]
     source = source_of(argv, config["tree"], os.getcwd())
     if source is None:
-        if (
-            config["role"] == "nvcc"
-            and "-ccbin" not in argv
-            and any(a.endswith(SOURCES) for a in argv)
-        ):
-            argv = nvcc_flags(argv, config)
+        if config["role"] == "nvcc" and any(arg.endswith(SOURCES) for arg in argv):
+            argv = with_host(argv, config)
         os.execv(config["real"], [config["real"], *argv])
     started = time.time()
     command = [config["real"], *rewrite(argv, config)]

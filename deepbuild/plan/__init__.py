@@ -43,6 +43,7 @@ from deepbuild.plan.toolchain import (
 __all__ = ["accelerator_for", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
+_NO_GPU_OPS = "GPUs are asked for, and torch has no CUDA: only ops for the CPU are built."
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
 
 
@@ -136,7 +137,7 @@ def _draft(
         memory=memory,
         decisions=_decisions(python, torch, source, choices, jobs_decision),
         blockers=(),
-        warnings=_warnings(choices),
+        warnings=_warnings(choices, torch, request),
         allow_missing=request.allow_missing,
         local_version=local,
         wheel=_wheel_name(source, local, python, ops),
@@ -160,9 +161,10 @@ def _decisions(
     return (*found, choices.cpu.decision, jobs)
 
 
-def _warnings(choices: _Choices) -> tuple[str, ...]:
+def _warnings(choices: _Choices, torch: Torch, request: Request) -> tuple[str, ...]:
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
-    return (*toolkit, *choices.arches.warnings, *choices.cpu.warnings)
+    unused = () if torch.cuda or not (request.arches or request.gpus) else (_NO_GPU_OPS,)
+    return (*unused, *toolkit, *choices.arches.warnings, *choices.cpu.warnings)
 
 
 def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> list[Blocker]:
@@ -177,13 +179,12 @@ def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> li
             )
         )
     if not python.headers:
-        major, minor = python.version.split(".")[:2]
         blockers.append(
             Blocker(
                 "NO_PYTHON_H",
                 f"no Python.h for {python.executable}",
                 "the headers of this interpreter",
-                fixes.install(machine, "python-dev", major=major, minor=minor),
+                fixes.python_headers(machine, python),
             )
         )
     free = machine.resources.disk_free

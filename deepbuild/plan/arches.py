@@ -42,7 +42,7 @@ def choose_arches(
     explicit = bool(request.arches or request.gpus)
     blockers = tuple(_blocker(toolkit, arch) for arch in refused) if explicit else ()
     if not kept and not blockers:
-        blockers = (_nothing_left(toolkit, wanted),)
+        blockers = (_nothing_left(toolkit, wanted, evidence),)
     value = ";".join(kept) or "none"
     return ArchChoice(
         kept,
@@ -166,14 +166,15 @@ def _blocker(toolkit: Toolkit | None, arch: str) -> Blocker:
     )
 
 
-def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...]) -> Blocker:
+def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...], evidence: str) -> Blocker:
     known = ", ".join(sorted(_known_to(toolkit), key=Version))
-    return Blocker(
-        "NO_ARCH",
-        f"arches {', '.join(wanted) or 'none'}: no GPU here, and torch names none",
-        f"at least one that nvcc builds for ({known})" if known else "at least one arch",
-        'name them: --arch "8.0;9.0" or --gpu a100,h100',
-    )
+    found = "no GPU here, and torch names no arch"
+    fix = 'name them: --arch "8.0;9.0" or --gpu a100,h100'
+    if wanted:
+        found = f"{', '.join(wanted)} (from {evidence}): {_refused_by(toolkit, wanted[0])}"
+        fix = f"an older CUDA toolkit and torch for these; for other GPUs, {fix}"
+    least = f"at least one arch that nvcc builds for ({known})" if known else "at least one arch"
+    return Blocker("NO_ARCH", found, least, fix)
 
 
 def _without_suffix(arches: tuple[str, ...], release: str) -> tuple[tuple[str, ...], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepbuild import facts
-from deepbuild.model import Machine
+from deepbuild.model import Interpreter, Machine
 
 
 def install(machine: Machine, need: str, **fields: str | int) -> str:
@@ -17,6 +17,17 @@ def install(machine: Machine, need: str, **fields: str | int) -> str:
         if command:
             return command
     return f"install {need} ({system.name}: no package name known)"
+
+
+def python_headers(machine: Machine, python: Interpreter) -> str:
+    """How to get Python.h: from where the interpreter came, not from the distribution's Python."""
+    major, minor = python.version.split(".")[:2]
+    if python.kind == "conda":
+        command = facts.install_command("python-dev", "conda", major=major, minor=minor)
+        return f"{command} --force-reinstall"
+    if python.base_prefix != "/usr":
+        return f"reinstall the Python in {python.base_prefix} with its headers (include/python*)"
+    return install(machine, "python-dev", major=major, minor=minor)
 
 
 def gcc(machine: Machine, major: int) -> str:

@@ -70,13 +70,11 @@ def choose_ops(
 def _requested(source: Source, request: Request) -> frozenset[str]:
     """The ops that must be built, by name; "auto" and "none" demand nothing."""
     names = [op.name for op in source.ops]
-    words = [word for word in request.ops if word not in {"auto", "none"}]
-    if "all" in words:
-        return frozenset(names)
+    words = [word for word in request.ops if word not in {"all", "auto", "none"}]
     for word in [*words, *request.allow_missing]:
         if word not in names:
             raise _unknown(word, names, source)
-    return frozenset(words)
+    return frozenset(names if "all" in request.ops else words)
 
 
 def wanted_ops(source: Source, request: Request) -> tuple[Op, ...]:

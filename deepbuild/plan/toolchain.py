@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
@@ -51,7 +51,7 @@ def choose_toolkit(machine: Machine, torch: Torch, request: Request) -> ToolkitC
     refusals = {kit.home: _refusal(kit, torch, request) for kit in machine.toolkits}
     fitting = [kit for kit in machine.toolkits if not refusals[kit.home]]
     if not fitting:
-        return _no_toolkit(machine, torch, refusals)
+        return _no_toolkit(machine, torch, request, refusals)
     best = max(fitting, key=lambda kit: _rank(kit, torch))
     planned = _planned(best, torch)
     others = [kit for kit in machine.toolkits if kit is not best]
@@ -103,7 +103,8 @@ def _label(kit: Toolkit) -> str:
 def _refusal(kit: Toolkit, torch: Torch, request: Request) -> str:
     """Why a toolkit cannot serve, "" if it can."""
     assert torch.cuda is not None
-    if request.cuda_home and "--cuda-home" not in kit.found_by:
+    names = ("--cuda-home", request.cuda_home.rstrip("/"))
+    if request.cuda_home and not {kit.home, *kit.found_by}.intersection(names):
         return "another one is insisted on with --cuda-home"
     if Version(kit.version).major != Version(torch.cuda).major:
         return f"another major version than torch's CUDA {torch.cuda}: torch's own check refuses it"
@@ -117,8 +118,10 @@ def _refusal(kit: Toolkit, torch: Torch, request: Request) -> str:
 
 
 def _given(kit: Toolkit, torch: Torch) -> list[str]:
-    """The missing headers that torch's nvidia wheels hold."""
-    return [name for name in kit.missing if any(name in pack.headers for pack in _packs(torch))]
+    """The missing headers and libraries that torch's nvidia wheels hold."""
+    held = {name for pack in _packs(torch) for name in pack.headers}
+    held |= {f"lib{name}.so" for pack in _packs(torch) for name in pack.libraries}
+    return [name for name in kit.missing if name in held]
 
 
 def _lacking(kit: Toolkit, torch: Torch) -> list[str]:
@@ -143,7 +146,9 @@ def _planned(kit: Toolkit, torch: Torch) -> PlannedToolkit:
     )
 
 
-def _no_toolkit(machine: Machine, torch: Torch, refusals: dict[str, str]) -> ToolkitChoice:
+def _no_toolkit(
+    machine: Machine, torch: Torch, request: Request, refusals: dict[str, str]
+) -> ToolkitChoice:
     assert torch.cuda is not None
     rejected = (
         *(Rejected(_label(kit), refusals[kit.home]) for kit in machine.toolkits),
@@ -155,13 +160,17 @@ def _no_toolkit(machine: Machine, torch: Torch, refusals: dict[str, str]) -> Too
         "NO_TOOLKIT",
         seen or "no nvcc on PATH, in CUDA_HOME, CUDA_PATH, /usr/local/cuda*, /opt/cuda*",
         f"a CUDA {torch.cuda} toolkit (torch {torch.version} was built with CUDA {torch.cuda})",
-        _toolkit_fix(machine, torch),
+        _toolkit_fix(machine, torch, request),
     )
     return ToolkitChoice(None, None, Decision("toolkit", "none", reason, "", rejected), (blocker,))
 
 
-def _toolkit_fix(machine: Machine, torch: Torch) -> str:
+def _toolkit_fix(machine: Machine, torch: Torch, request: Request) -> str:
     assert torch.cuda is not None
+    free = replace(request, cuda_home="")
+    others = [kit for kit in machine.toolkits if not _refusal(kit, torch, free)]
+    if others:
+        return f"leave --cuda-home away: {_label(others[0])} fits"
     mends = [f"{p.subject}: {p.fix}" for p in machine.problems if p.fix]
     return "\n".join([fixes.toolkit(machine, torch.cuda), *mends])
 
@@ -173,7 +182,9 @@ def choose_compiler(
     refusals = {each.cxx: _unfit(each, torch, toolkit, request) for each in machine.compilers}
     fitting = [each for each in machine.compilers if not refusals[each.cxx]]
     if not fitting:
-        return _no_compiler(machine, toolkit, refusals)
+        free = replace(request, cxx="")
+        others = [c for c in machine.compilers if not _unfit(c, torch, toolkit, free)]
+        return _no_compiler(machine, toolkit, refusals, others)
     best = next((each for each in fitting if each.found_by == "--cxx"), None) or max(
         fitting, key=lambda each: (each.family == "gcc", Version(each.version))
     )
@@ -220,7 +231,7 @@ def _named(compiler: Compiler) -> str:
 
 def _unfit(each: Compiler, torch: Torch, toolkit: Toolkit | None, request: Request) -> str:
     """Why a compiler cannot serve, "" if it can."""
-    if request.cxx and each.found_by != "--cxx":
+    if request.cxx and each.found_by != "--cxx" and each.cxx != request.cxx:
         return "another one is insisted on with --cxx"
     if each.broken:
         return each.broken
@@ -248,13 +259,18 @@ def _most(family: str, toolkit: Toolkit | None) -> int | None:
 
 
 def _no_compiler(
-    machine: Machine, toolkit: Toolkit | None, refusals: dict[str, str]
+    machine: Machine,
+    toolkit: Toolkit | None,
+    refusals: dict[str, str],
+    others: list[Compiler],
 ) -> CompilerChoice:
     rejected = tuple(
         Rejected(f"{_named(each)} at {each.cxx}", refusals[each.cxx]) for each in machine.compilers
     )
     most = gcc_max(toolkit) if toolkit else None
     fix = fixes.gcc(machine, most) if most and rejected else fixes.install(machine, "gcc")
+    if others:
+        fix = f"leave --cxx away: {_named(others[0])} at {others[0].cxx} fits"
     blocker = Blocker(
         "NO_COMPILER",
         "; ".join(f"{each.value}: {each.reason}" for each in rejected) or "no g++ or clang++",

@@ -8,9 +8,11 @@ from packaging.version import Version
 
 from deepbuild.host import Completed, Host
 from deepbuild.model import Compiler
+from deepbuild.probe.paths import absolute
 
 _NAMES = re.compile(r"^(?:[\w.]+-linux-gnu-)?(g\+\+|clang\+\+)(-\d+(?:\.\d+)*)?$")
-_C_HALF = {"g++": "gcc", "clang++": "clang", "c++": "cc"}
+_C_HALF = {"clang++": "clang", "g++": "gcc", "c++": "cc"}  # "g++" is in "clang++" as well
+_TOOLSETS = "/opt/rh"  # where Red Hat and its kin put newer compilers, and on no PATH
 
 
 def find_compilers(host: Host, insisted: str) -> tuple[Compiler, ...]:
@@ -44,11 +46,15 @@ def _candidates(host: Host, insisted: str) -> list[tuple[str, str]]:
         for name in host.list_dir(folder)
         if (match := _NAMES.match(name)) and match.group(2)
     ]
-    return named + plain + versioned
+    toolsets = [
+        (f"{_TOOLSETS}/{name}/root/usr/bin/g++", f"{_TOOLSETS}/{name}")
+        for name in host.list_dir(_TOOLSETS)
+    ]
+    return named + plain + versioned + toolsets
 
 
 def _path(host: Host, name: str) -> str:
-    return name if "/" in name else host.which(name) or name
+    return absolute(host, name) if "/" in name else host.which(name) or name
 
 
 def _compiler(host: Host, cxx: str, real: str, found_by: str) -> Compiler:

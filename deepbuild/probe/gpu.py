@@ -37,7 +37,8 @@ def _from_nvidia_smi(host: Host, tried: list[str]) -> Gpus | None:
     done = host.run(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"])
     gpus, driver = parse_nvidia_smi(done.stdout) if done.ok else ((), "")
     if not gpus:
-        tried.append(f"nvidia-smi: {(done.stderr or done.stdout).strip() or 'no GPU listed'}")
+        said = (done.stderr or done.stdout).strip() or "no GPU listed"
+        tried.append(said if said.startswith("nvidia-smi") else f"nvidia-smi: {said}")
         return None
     header = host.run(["nvidia-smi"])
     return Gpus(gpus, driver, parse_smi_header(header.stdout), "nvidia-smi", None)

@@ -8,8 +8,9 @@ from deepbuild.errors import ProbeError
 from deepbuild.host import Host
 from deepbuild.model import Interpreter
 from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.probe.paths import absolute
 
-_ASKED_FOR = ("deepspeed", "deepspeed-kernels", "nvidia-cutlass", "pip", "triton")
+_ASKED_FOR = ("deepspeed", "deepspeed-kernels", "nvidia-cutlass", "pip", "torch", "triton")
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ def _locate(host: Host, wanted: str, own: str) -> tuple[str, str]:
 def _named(host: Host, wanted: str) -> str:
     found = host.file_id(wanted)
     if found and found.kind == "dir" and host.file_id(f"{wanted}/bin/python"):
-        return f"{wanted}/bin/python"
+        return absolute(host, f"{wanted.rstrip('/')}/bin/python")
     if found and found.kind == "file":
-        return wanted
+        return absolute(host, wanted)
     if "/" not in wanted and (program := host.which(wanted)):
         return program
     raise ProbeError(

@@ -4,6 +4,7 @@ machine allow, and which of them it was."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from deepbuild.host import Host
 from deepbuild.model import Resources
@@ -47,11 +48,24 @@ def _memory_limits(host: Host) -> list[tuple[int, str]]:
             most = parse_bytes(host.read_text(f"{folder}/{limit}") or "")
             if most is not None and most < _NO_LIMIT:
                 used = parse_bytes(host.read_text(f"{folder}/{usage}") or "") or 0
-                limits.append((max(0, most - used), f"cgroup ({folder}/{limit})"))
-    env = host.env()
-    if env.get("SLURM_MEM_PER_NODE", "").isdigit() and env["SLURM_MEM_PER_NODE"] != "0":
-        limits.append((int(env["SLURM_MEM_PER_NODE"]) * 2**20, "SLURM_MEM_PER_NODE"))
-    return limits
+                used -= parse_file_cache(host.read_text(f"{folder}/memory.stat") or "")
+                limits.append((most - max(0, used), f"cgroup ({folder}/{limit})"))
+    return limits + _slurm_memory(host.env())
+
+
+def _slurm_memory(env: Mapping[str, str]) -> list[tuple[int, str]]:
+    """What Slurm was asked for; its unit is MiB, and 0 means the whole node."""
+    for variable, times in (("SLURM_MEM_PER_NODE", "1"), ("SLURM_MEM_PER_CPU", _slurm_cores(env))):
+        value = env.get(variable, "")
+        if value.isdigit() and int(value):
+            return [(int(value) * int(times) * 2**20, variable)]
+    return []
+
+
+def _slurm_cores(env: Mapping[str, str]) -> str:
+    """The cores of this node that belong to the job, "1" if it does not say."""
+    counts = (env.get("SLURM_CPUS_ON_NODE", ""), env.get("SLURM_CPUS_PER_TASK", ""))
+    return next((count for count in counts if count.isdigit()), "1")
 
 
 def _cgroup_folders(host: Host, controller: str, v1_root: str) -> list[str]:
@@ -125,6 +139,21 @@ def parse_mem_available(text: str) -> int:
     """
     found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.M)
     return int(found.group(1)) * 1024 if found else 0
+
+
+def parse_file_cache(text: str) -> int:
+    """Bytes of file cache in a cgroup's memory.stat: counted as used, and given back on demand.
+
+    >>> parse_file_cache("anon 5\\nfile 7\\ninactive_file 4\\nactive_file 2\\n")
+    6
+    >>> parse_file_cache("inactive_file 1\\ntotal_inactive_file 4\\ntotal_active_file 2\\n")
+    6
+    """
+    for prefix in ("total_", ""):  # v1 counts the groups below only in "total_"
+        found = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", text, re.M)
+        if found:
+            return sum(map(int, found))
+    return 0
 
 
 def parse_bytes(text: str) -> int | None:

@@ -50,8 +50,10 @@ def read_contents(path: Path) -> Contents:
             if bad:
                 raise _broken(path, f"{bad} is damaged")
             return _contents(archive)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as error:
-        raise _broken(path, str(error)) from None
+    except UsageError:
+        raise
+    except Exception as error:  # zlib, zipfile and ast raise a dozen kinds on foreign bytes
+        raise _broken(path, f"{type(error).__name__}: {error}") from None
 
 
 def _project(path: Path) -> str:
@@ -77,7 +79,7 @@ def _broken(path: Path, found: str) -> UsageError:
 
 def _contents(archive: zipfile.ZipFile) -> Contents:
     names = archive.namelist()
-    metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+    metadata = next((name for name in names if name.endswith(".dist-info/METADATA")), "METADATA")
     headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
     claims = parse_claims(archive.read(_INFO).decode("utf-8", "replace"))
     ops = claims.get("installed_ops", {})

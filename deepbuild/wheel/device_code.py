@@ -73,5 +73,7 @@ def _entries_of(data: bytes, position: int, end: int) -> Iterator[tuple[int, int
         kind, _, header, size, _, _, _, _, arch = _ENTRY.unpack_from(data, position)
         if header < _ENTRY.size:
             raise ValueError("a fat binary's entry has no header")
-        yield kind, arch
         position += header + size
+        if position > end:
+            raise ValueError("a fat binary's entry is cut short")
+        yield kind, arch

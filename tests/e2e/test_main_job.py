@@ -1,0 +1,272 @@
+"""The main job for real: real nvcc, torch, DeepSpeed source and pip. The tests run in this order
+and build on each other, since each step of the job costs minutes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import CUDA_TORCH, Deepbuild
+
+pytestmark = pytest.mark.e2e
+
+OPS = "cpu_adam,fused_adam,utils"
+REQUEST = ("--torch", CUDA_TORCH, "--ops", OPS, "--gpu", "a100,h100")
+
+# What a shell may have set, and what must not matter: each would break or change a build.
+HOSTILE = {
+    "CUDA_HOME": "/nonexistent",
+    "TORCH_CUDA_ARCH_LIST": "6.0",
+    "DS_BUILD_OPS": "1",
+    "DS_BUILD_FP_QUANTIZER": "1",
+    "DS_ACCELERATOR": "cpu",
+    "CC": "/bin/false",
+    "CXX": "/bin/false",
+    "CFLAGS": "-march=nonsense",
+    "NVCC_APPEND_FLAGS": "--nonsense",
+    "MAX_JOBS": "99",
+}
+
+
+@pytest.fixture(scope="module")
+def plan_file(area: Path) -> Path:
+    return area / "plan.json"
+
+
+@pytest.fixture(scope="module")
+def wheels(area: Path) -> Path:
+    return area / "wheels"
+
+
+def the_wheel(wheels: Path) -> Path:
+    (wheel,) = wheels.glob("*.whl")
+    return wheel
+
+
+def test_without_torch_both_ways_on_are_named(deepbuild: Deepbuild, bare_python: Path) -> None:
+    ran = deepbuild("plan", "--python", str(bare_python))
+    assert ran.code == 3
+    assert "site-packages" in ran.err
+    assert f"{bare_python} -m pip install torch" in ran.err
+    assert "--torch" in ran.err
+
+
+def test_plan_makes_a_build_environment_and_saves_a_plan(
+    deepbuild: Deepbuild, plan_file: Path
+) -> None:
+    ran = deepbuild("plan", *REQUEST, "-o", str(plan_file))
+    assert ran.code == 0, ran.err
+    assert "making a build environment" in ran.err
+    plan = json.loads(plan_file.read_text())
+    assert plan["torch"]["version"].startswith(CUDA_TORCH)
+    assert plan["accelerator"] == "cuda"
+    assert plan["arches"] == ["8.0", "9.0"]
+    built = [op["name"] for op in plan["ops"] if op["verdict"] == "build"]
+    assert built == OPS.split(",")
+    assert all(variable["reason"] for variable in plan["env"].values())
+    assert plan["wheel"] in re.sub(r"\s", "", ran.out)
+
+
+def test_the_build_environment_is_used_again(deepbuild: Deepbuild, plan_file: Path) -> None:
+    ran = deepbuild("plan", *REQUEST, "--json")
+    assert "making a build environment" not in ran.err
+    assert ran.json["id"] == json.loads(plan_file.read_text())["id"]
+
+
+def test_an_op_with_a_known_defect_is_blocked_before_the_build(deepbuild: Deepbuild) -> None:
+    """Trap 6: fp_quantizer of 0.19.0 to 0.19.8, which ds_report calls OKAY."""
+    arguments = ("--torch", CUDA_TORCH, "--deepspeed", "0.19.8", "--ops", "fp_quantizer")
+    ran = deepbuild("wheel", *arguments, "--gpu", "a100")
+    assert ran.code == 4
+    assert "q_exponent_bits" in ran.err
+
+
+def test_an_interrupted_build_ends_cleanly(
+    area: Path, environment: dict[str, str], plan_file: Path, wheels: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepbuild", "wheel", str(plan_file), "-o", str(wheels)],
+        env={**environment, **HOSTILE},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[1/"):
+            break
+    process.send_signal(signal.SIGINT)
+    error = process.stderr.read()
+    assert process.wait(30) == 130
+    assert "Traceback" not in error
+    assert not list(wheels.glob("*")) if wheels.exists() else True
+    assert not compilers_of(area)
+
+
+def compilers_of(area: Path) -> list[str]:
+    """Compilers of our build that still run, a moment after it ended."""
+    time.sleep(1)
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if str(area / "cache" / "builds") in command:
+            found.append(command)
+    return found
+
+
+def test_wheel_goes_on_and_builds_exactly_the_plan(
+    deepbuild: Deepbuild, plan_file: Path, wheels: Path
+) -> None:
+    ran = deepbuild("wheel", str(plan_file), "-o", str(wheels), "--json", **HOSTILE)
+    assert ran.code == 0, ran.err
+    compiled = [line for line in ran.err.splitlines() if re.match(r"\[\d+/6\] ", line)]
+    assert len(compiled) == 5, "the file that was finished before the interrupt is not done again"
+    wheel, plan = ran.json, json.loads(plan_file.read_text())
+    assert Path(wheel["path"]).name == plan["wheel"]
+    assert wheel["accelerator"] == "cuda"
+    assert not wheel["missing"]
+    found = {op["name"]: op for op in wheel["ops"]}
+    assert sorted(found) == sorted(OPS.split(","))
+    assert found["fused_adam"]["sass"] == ["8.0", "9.0"]
+    assert found["cpu_adam"]["sass"] == []
+
+
+def test_the_wheel_says_of_itself_what_is_in_it(wheels: Path) -> None:
+    """Traps 1, 8 and 16: accelerator, ops, and the torch that it needs."""
+    with zipfile.ZipFile(the_wheel(wheels)) as archive:
+        info = archive.read("deepspeed/git_version_info_installed.py").decode()
+        metadata = next(n for n in archive.namelist() if n.endswith("METADATA"))
+        text = archive.read(metadata).decode()
+    scope: dict = {}
+    exec(info, scope)
+    assert scope["accelerator_name"] == "cuda"
+    installed = [name for name, there in scope["installed_ops"].items() if there]
+    assert sorted(installed) == sorted(OPS.split(","))
+    minor = ".".join(CUDA_TORCH.split(".")[:2])
+    assert f"Requires-Dist: torch=={minor}.*" in text
+
+
+def test_the_planned_flags_reached_the_compilers(area: Path) -> None:
+    """Traps 10 and 11: one CPU level, no debug info; and nvcc runs with the planned gcc."""
+    (events,) = (area / "cache" / "builds").glob("*/events.jsonl")
+    commands = [
+        event["command"]
+        for line in events.read_text().splitlines()
+        if (event := json.loads(line))["event"] == "start"
+    ]
+    assert commands
+    for command in commands:
+        assert "-march=native" not in command and "-g" not in command
+    adam = [command for command in commands if any("cpu_adam" in word for word in command)]
+    assert adam
+    for command in adam:
+        assert "-march=x86-64-v3" in command and "-D__AVX256__" in command
+
+
+def test_nothing_was_left_in_the_toolkit_or_the_environment(area: Path, plan_file: Path) -> None:
+    plan = json.loads(plan_file.read_text())
+    for root in (plan["toolkit"]["home"], plan["torch"]["root"]):
+        newer = [
+            p
+            for p in Path(root).rglob("*")
+            if p.is_file() and not p.is_symlink() and p.stat().st_mtime > plan_file.stat().st_mtime
+        ]
+        assert newer == []
+
+
+def test_the_same_plan_again_takes_the_finished_wheel(
+    deepbuild: Deepbuild, plan_file: Path, area: Path, wheels: Path
+) -> None:
+    before = time.monotonic()
+    ran = deepbuild("wheel", str(plan_file), "-o", str(area / "again"))
+    assert ran.code == 0, ran.err
+    assert time.monotonic() - before < 5
+    assert "as it is" in ran.err
+    again = the_wheel(area / "again")
+    assert again.read_bytes() == the_wheel(wheels).read_bytes()
+
+
+def test_install_proves_every_op(deepbuild: Deepbuild, node_python: Path, wheels: Path) -> None:
+    ran = deepbuild("install", str(the_wheel(wheels)), "--python", str(node_python), "--json")
+    assert ran.code == 0, ran.err
+    checks = {check["name"]: check for check in ran.json["checks"]}
+    for name in (
+        "torch unchanged",
+        "deepspeed imports",
+        "cpu_adam loads",
+        "fused_adam loads",
+        "utils loads",
+        "flatten and unflatten",
+        "CPUAdam against torch.optim.AdamW",
+        "CPUAdam against torch.optim.Adam",
+    ):
+        assert checks[name]["status"] == "passed", checks[name]
+    assert checks["FusedAdam against torch.optim.AdamW"]["status"] in {"passed", "skipped"}
+    assert versions(node_python)["torch"].startswith(CUDA_TORCH)
+
+
+def versions(python: Path) -> dict[str, str]:
+    code = (
+        "import json, importlib.metadata as m;"
+        "print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_wheel_that_does_not_work_is_taken_back(
+    deepbuild: Deepbuild, node_python: Path, wheels: Path, area: Path
+) -> None:
+    """cpu_adam is swapped for utils: it imports, but is not what it says. The DeepSpeed that was
+    there before is back afterwards, and works."""
+    broken = area / "broken" / the_wheel(wheels).name
+    broken.parent.mkdir(exist_ok=True)
+    swap_library(the_wheel(wheels), broken, "cpu_adam_op", "utils_op")
+    before = versions(node_python)
+    ran = deepbuild("install", str(broken), "--python", str(node_python))
+    assert ran.code == 7, ran.err
+    assert "cpu_adam" in ran.err
+    assert versions(node_python) == before
+    again = deepbuild("install", str(the_wheel(wheels)), "--python", str(node_python), "--json")
+    assert again.code == 0, again.err
+
+
+def swap_library(source: Path, target: Path, victim: str, other: str) -> None:
+    """Copy a wheel with one library's content replaced by another's, RECORD made to agree."""
+    folder = target.parent / "unpacked"
+    subprocess.run(
+        ["wheel", "unpack", "-d", folder, source],
+        check=True,
+        capture_output=True,
+        env={"PATH": str(Path(sys.executable).parent)},
+    )
+    (root,) = folder.iterdir()
+    (first,), (second,) = root.rglob(f"{victim}*.so"), root.rglob(f"{other}*.so")
+    shutil.copy(second, first)
+    subprocess.run(
+        ["wheel", "pack", "-d", target.parent, root],
+        check=True,
+        capture_output=True,
+        env={"PATH": str(Path(sys.executable).parent)},
+    )
+    assert target.exists()
+
+
+def test_a_wheel_for_another_torch_is_refused(
+    deepbuild: Deepbuild, cpu_python: Path, wheels: Path
+) -> None:
+    ran = deepbuild("install", str(the_wheel(wheels)), "--python", str(cpu_python))
+    assert ran.code == 6
+    assert "torch" in ran.err
+    assert "deepspeed" not in versions(cpu_python)

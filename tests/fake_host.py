@@ -1,0 +1,456 @@
+"""A machine that exists only in memory: what tests probe instead of the one that they run on.
+
+A `FakeHost` is described by its files, links and programs; folders follow from the files. The
+helpers add what probes look for, as it lies on real machines. A program that is there is asked
+only what its description answers: any other question is an error of the test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deepbuild import facts
+from deepbuild.host import NOT_FOUND, Completed, FileId, NvmlAnswer, NvmlGpu
+from deepbuild.probe.toolkits import NEEDED_HEADERS
+
+GIB = 2**30
+OWN_PYTHON = "/opt/deepbuild/bin/python"
+WORK = "/home/user/.cache/deepbuild"
+NO_DRIVER = NvmlAnswer(error="libnvidia-ml.so.1 is not there: no NVIDIA driver")
+
+_MATH_HEADERS = {
+    "cublas": ("cublas_v2.h", "cublasLt.h"),
+    "cusparse": ("cusparse.h",),
+    "cusolver": ("cusolverDn.h",),
+    "curand": ("curand_kernel.h",),
+    "cuda_runtime": ("cuda_runtime.h",),
+    "cufile": ("cufile.h",),
+    "nccl": ("nccl.h",),
+}
+_SONAMES = {"cuda_runtime": "cudart"}
+_HASWELL = (
+    "fpu sse sse2 ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm abm"
+    " bmi1 avx2 bmi2 fxsr mmx pclmulqdq fsgsbase cmov cx8 pni syscall"
+)
+_SKYLAKE_X = (
+    f"{_HASWELL} rdseed adx clflushopt clwb xsavec xsaveopt"
+    " avx512f avx512bw avx512cd avx512dq avx512vl"
+)
+
+
+def said(stdout: str = "", stderr: str = "", code: int = 0) -> Completed:
+    """How a program ended."""
+    return Completed(code, stdout, stderr)
+
+
+def answer(content: object) -> Completed:
+    """How a child script ended that answered."""
+    return said(f"noise of an import\n@deepbuild-answer@{json.dumps(content)}\n")
+
+
+@dataclass
+class FakeHost:
+    """`programs` answers by the longest prefix of argv that it holds, under the real path of the
+    program; `answers` by interpreter and script."""
+
+    variables: dict[str, str] = field(default_factory=lambda: {"PATH": "/usr/local/bin:/usr/bin"})
+    files: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    programs: dict[tuple[str, ...], Completed] = field(default_factory=dict)
+    answers: dict[tuple[str, str], Completed] = field(default_factory=dict)
+    nvml_answer: NvmlAnswer = NO_DRIVER
+    root: bool = False
+    machine: str = "x86_64"
+    free: int = 200 * GIB
+
+    # ------------------------------------------------------------ the Host protocol
+
+    def env(self) -> Mapping[str, str]:
+        return dict(self.variables)
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+    ) -> Completed:
+        path = argv[0] if "/" in argv[0] else self.which(argv[0])
+        if self.file_id(path) is None:
+            return said("", f"{argv[0]}: no such program", NOT_FOUND)
+        call = (self.real_path(path), *argv[1:])
+        for length in range(len(call), 0, -1):
+            if call[:length] in self.programs:
+                return self.programs[call[:length]]
+        raise LookupError(f"the fake machine has no answer to {' '.join(call)}")
+
+    def ask_python(
+        self, python: str, script: str, *args: str, identity: Sequence[str] = ()
+    ) -> Completed:
+        if self.file_id(python) is None:
+            return said("", f"{python}: no such program", NOT_FOUND)
+        return self.answers[python, script]
+
+    def which(self, name: str) -> str:
+        folders = self.variables.get("PATH", "").split(":")
+        paths = (f"{folder}/{name}" for folder in folders)
+        return next((path for path in paths if self._kind(path) == "file"), "")
+
+    def read_text(self, path: str) -> str | None:
+        return self.files.get(self.real_path(path))
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        top = self.real_path(path).rstrip("/") + "/"
+        entries = [entry for entry in (*self.files, *self.links) if entry.startswith(top)]
+        return tuple(sorted({entry[len(top) :].split("/")[0] for entry in entries}))
+
+    def file_id(self, path: str) -> FileId | None:
+        kind = self._kind(path)
+        size = len(self.files.get(self.real_path(path), ""))
+        return FileId(kind, size, 1) if kind else None
+
+    def is_link(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        return f"{self.real_path(folder)}/{name}" in self.links if folder else path in self.links
+
+    def real_path(self, path: str) -> str:
+        real = ""
+        for part in [part for part in path.split("/") if part]:
+            real = real.rpartition("/")[0] if part == ".." else f"{real}/{part}"
+            if real in self.links:
+                target = self.links[real]
+                whole = target if target.startswith("/") else f"{real.rpartition('/')[0]}/{target}"
+                real = self.real_path(whole)
+        return real
+
+    def disk_free(self, path: str) -> int:
+        return self.free
+
+    def is_root(self) -> bool:
+        return self.root
+
+    def arch(self) -> str:
+        return self.machine
+
+    def nvml(self) -> NvmlAnswer:
+        return self.nvml_answer
+
+    def _kind(self, path: str) -> str:
+        real = self.real_path(path) if path else ""
+        if real in self.files:
+            return "file"
+        return "dir" if real and any(name.startswith(f"{real}/") for name in self.files) else ""
+
+    # ------------------------------------------------------------ what is on the machine
+
+    def add_files(self, folder: str, names: Sequence[str], text: str = "") -> None:
+        self.files |= {f"{folder}/{name}": text for name in names}
+
+    def add_program(self, path: str, answers: Mapping[str, Completed]) -> None:
+        """A program; `answers` maps the beginning of its arguments to what it says."""
+        self.files[path] = "#!"
+        self.programs |= {(path, *words.split()): done for words, done in answers.items()}
+
+    def add_compiler(
+        self,
+        version: str,
+        *,
+        family: str = "gcc",
+        default: bool = False,
+        c_half: bool = True,
+        broken: str = "",
+        folder: str = "/usr/bin",
+    ) -> str:
+        """A compiler as Debian has it, g++-12 and a link g++; `broken` is "start" for one that
+        does not start, "cc1plus" for one whose C++ half is gone. Returns its path."""
+        cxx, cc = {"gcc": ("g++", "gcc"), "clang": ("clang++", "clang")}[family]
+        suffix = f"-{version.partition('.')[0]}"
+        path = f"{folder}/{cxx}{suffix}"
+        self.add_program(path, _compiler_answers(family, version, broken))
+        if c_half:
+            self.files[f"{folder}/{cc}{suffix}"] = "#!"
+        if default:
+            names = (cxx, "c++") if family == "gcc" else (cxx,)
+            self.links |= {f"{folder}/{name}": f"{cxx}{suffix}" for name in names}
+            self.links |= {f"{folder}/{cc}": f"{cc}{suffix}"} if c_half else {}
+        return path
+
+    def add_toolkit(
+        self,
+        version: str,
+        home: str = "",
+        *,
+        missing: Sequence[str] = (),
+        gcc_max: int | None = None,
+        arches: Sequence[str] = (),
+        link: str = "",
+    ) -> str:
+        """A CUDA toolkit as NVIDIA's packages lay it out, its limits those of the real one of
+        that version unless given. Returns its home."""
+        home = home or f"/usr/local/cuda-{version}"
+        limits, row = facts.host_limits(version), facts.nvcc_archs(version)
+        gcc = gcc_max or (limits.gcc_max if limits else None) or 15
+        clang = (limits.clang_max if limits else None) or 20
+        known = arches or (row.archs if row else ())
+        inside = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
+        inside += tuple(f"include/{name}" for name in (*NEEDED_HEADERS, "cufile.h"))
+        libraries = ("cudart", "curand", "cublas", "cufile")
+        inside += tuple(f"lib64/lib{name}.so" for name in libraries)
+        gone = {name.rsplit("/", 1)[-1] for name in missing}
+        self.add_files(home, [name for name in inside if name.rsplit("/", 1)[-1] not in gone])
+        if "host_config.h" not in gone:
+            self.files[f"{home}/include/crt/host_config.h"] = host_config(gcc, clang)
+        self.add_program(f"{home}/bin/nvcc", nvcc_answers(home, version, known))
+        if link:
+            self.links[link] = home
+        return home
+
+    def add_nvcc_wrapper(self, home: str, path: str = "/usr/local/bin/nvcc") -> None:
+        """A script in a bin folder that starts a toolkit's nvcc, as Debian and admins make it."""
+        self.add_program(path, {"--dryrun": dryrun(home)})
+
+    def add_python(
+        self,
+        prefix: str,
+        version: str = "3.11.9",
+        *,
+        kind: str = "venv",
+        headers: bool = True,
+        user_site: str = "",
+        implementation: str = "cpython",
+    ) -> str:
+        """An interpreter with its environment: "venv", "conda" or "system". Returns its path."""
+        short = ".".join(version.split(".")[:2])
+        digits = short.replace(".", "")
+        base = "/usr" if kind == "venv" else prefix
+        name = "python3" if kind == "system" else "python"
+        site = f"{prefix}/lib/python{short}/{'dist' if kind == 'system' else 'site'}-packages"
+        include = f"{base}/include/python{short}"
+        self.files[f"{prefix}/bin/{name}"] = "#!"
+        self.files[f"{site}/pip-24.0.dist-info/METADATA"] = ""
+        if headers:
+            self.files[f"{include}/Python.h"] = ""
+        self.answers[f"{prefix}/bin/{name}", "interpreter"] = answer(
+            {
+                "implementation": implementation,
+                "version": version,
+                "tag": f"cp{digits}-cp{digits}",
+                "platform_tag": f"linux_{self.machine}",
+                "prefix": prefix,
+                "base_prefix": base,
+                "conda": kind == "conda",
+                "externally_managed": kind == "system",
+                "headers": include if headers else "",
+                "path": [
+                    f"{base}/lib/python{short}",
+                    f"{base}/lib/python{short}/lib-dynload",
+                    *([user_site] if user_site else []),
+                    site,
+                ],
+                "site_packages": site,
+                "libc": "glibc 2.36",
+            }
+        )
+        return f"{prefix}/bin/{name}"
+
+    def add_torch(
+        self,
+        python: str,
+        version: str,
+        cuda: str | None,
+        *,
+        site: str = "",
+        layout: str = "",
+        arch_flags: str = "",
+        min_cxx_std: int = 0,
+        broken: str = "",
+    ) -> str:
+        """torch in the site-packages of an interpreter, with NVIDIA's wheels in the layout that
+        it is published with ("cu13", "cu12", "none"). Returns its site-packages."""
+        said_before = json.loads(self.answers[python, "interpreter"].stdout.split("@")[-1])
+        site = site or said_before["site_packages"]
+        row = facts.torch_row(version)
+        std = min_cxx_std or (row.min_cxx_std if row else 17)
+        self.files[f"{site}/torch/version.py"] = version_py(version, cuda)
+        self.files[f"{site}/torch/include/ATen/ATen.h"] = aten_h(std)
+        default = f"cu{cuda.split('.')[0]}" if cuda else "none"
+        _NVIDIA_LAYOUTS[layout or default](self, f"{site}/nvidia")
+        flags = arch_flags or _arch_flags(cuda)
+        facts_of_it = {"version": version, "cxx11_abi": True, "arch_flags": flags}
+        self.answers[python, "torch_facts"] = (
+            said("", f"Traceback (most recent call last):\n{broken}", 1)
+            if broken
+            else answer(facts_of_it)
+        )
+        return str(site)
+
+    def add_libaio(self) -> None:
+        self.files["/usr/include/libaio.h"] = ""
+        self.files[f"/usr/lib/{self.machine}-linux-gnu/libaio.so"] = ""
+
+    def remove(self, path: str) -> None:
+        """Take a file or folder away, and links with that name."""
+        for names in (self.files, self.links):
+            for name in [n for n in names if n == path or n.startswith(f"{path}/")]:
+                del names[name]
+
+    # ------------------------------------------------------------ GPUs, by each of four sources
+
+    def add_gpus_nvml(self, *gpus: tuple[str, str], driver: str = "580.65.06") -> None:
+        devices = tuple(
+            NvmlGpu(name, capability, 80 * GIB, f"GPU-{i}{i}{i}{i}")
+            for i, (name, capability) in enumerate(gpus)
+        )
+        self.nvml_answer = NvmlAnswer("", driver, "13.0", devices)
+
+    def add_gpus_smi(self, *gpus: tuple[str, str, int], driver: str = "580.65.06") -> None:
+        """GPUs as nvidia-smi lists them; memory in MiB."""
+        rows = [
+            f"{i}, {name}, {capability}, {memory}, {driver}\n"
+            for i, (name, capability, memory) in enumerate(gpus)
+        ]
+        header = f"| NVIDIA-SMI {driver}   Driver Version: {driver}   CUDA Version: 13.0  |"
+        query = "--query-gpu=index,name,compute_cap,memory.total,driver_version"
+        answers = {query: said("".join(rows)), "": said(header)}
+        self.add_program("/usr/bin/nvidia-smi", answers)
+
+    def add_gpus_proc(self, *names: str, driver: str = "580.65.06") -> None:
+        self.files["/proc/driver/nvidia/version"] = (
+            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Sun Jul 27 07:23:04 UTC\n"
+        )
+        for i, name in enumerate(names):
+            slot = f"/proc/driver/nvidia/gpus/0000:{i:02x}:00.0"
+            self.files[f"{slot}/information"] = f"Model: \t\t {name}\nIRQ:   \t\t 18\n"
+
+    def add_pci(self, slot: str, vendor: str, display_class: str, device: str) -> None:
+        self.files |= {
+            f"/sys/bus/pci/devices/{slot}/vendor": f"{vendor}\n",
+            f"/sys/bus/pci/devices/{slot}/class": f"{display_class}\n",
+            f"/sys/bus/pci/devices/{slot}/device": f"{device}\n",
+        }
+
+    # ------------------------------------------------------------ limits
+
+    def set_resources(self, cores: int, available: int, cgroup: str = "0::/\n") -> None:
+        self.files |= {
+            "/proc/self/status": f"Name:\tpython\nCpus_allowed_list:\t0-{cores - 1}\n",
+            "/proc/meminfo": f"MemTotal: 999 kB\nMemAvailable: {available // 1024} kB\n",
+            "/proc/self/cgroup": cgroup,
+        }
+
+
+def debian(*, gcc: str = "12.2.0", cores: int = 16, memory: int = 64 * GIB) -> FakeHost:
+    """Debian 12 with one gcc (none for ""), ninja and git, apt, no CUDA, no Python yet."""
+    host = FakeHost()
+    host.files |= {
+        "/etc/os-release": 'PRETTY_NAME="Debian GNU/Linux 12"\nVERSION_ID="12"\nID=debian\n',
+        "/proc/cpuinfo": cpuinfo(),
+        "/usr/bin/apt-get": "#!",
+    }
+    host.add_program("/usr/bin/ninja", {"--version": said("1.11.1\n")})
+    host.add_program("/usr/bin/git", {"--version": said("git version 2.39.5\n")})
+    host.set_resources(cores, memory)
+    if gcc:
+        host.add_compiler(gcc, default=True)
+    return host
+
+
+def cpuinfo(flags: str = _HASWELL, vendor: str = "GenuineIntel") -> str:
+    return f"processor : 0\nvendor_id : {vendor}\nmodel name : Test CPU\nflags : {flags}\n"
+
+
+def cpuinfo_avx512() -> str:
+    return cpuinfo(_SKYLAKE_X)
+
+
+def host_config(gcc_max: int, clang_max: int) -> str:
+    """The lines of crt/host_config.h that hold the limits, as in CUDA 13.0."""
+    return (
+        "#if defined(__GNUC__)\n#if defined(__clang__)\n"
+        f"#if (__clang_major__ >= {clang_max + 1}) || (__clang_major__ < 3)\n"
+        "#error -- unsupported clang version!\n#endif\n#else\n"
+        f"#if __GNUC__ > {gcc_max}\n#error -- unsupported GNU version!\n#endif\n#endif\n#endif\n"
+    )
+
+
+def dryrun(home: str) -> Completed:
+    """The beginning of what `nvcc --dryrun` says, on stderr."""
+    return said("", f"#$ _NVVM_BRANCH_=nvvm\n#$ _HERE_={home}/bin\n#$ TOP={home}/bin/..\n")
+
+
+def nvcc_answers(home: str, version: str, arches: Sequence[str]) -> dict[str, Completed]:
+    release = f"Cuda compilation tools, release {version}, V{version}.88\n"
+    listed = "".join(f"compute_{arch.replace('.', '')}\n" for arch in arches)
+    return {
+        "--version": said(f"nvcc: NVIDIA (R) Cuda compiler driver\n{release}"),
+        "--list-gpu-arch": said(listed),
+        "--dryrun": dryrun(home),
+    }
+
+
+def version_py(version: str, cuda: str | None) -> str:
+    return (
+        "from typing import Optional\n\n"
+        "__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n"
+        f"__version__ = '{version}'\ndebug = False\ncuda: Optional[str] = {cuda!r}\n"
+        "git_version = '0000'\nhip: Optional[str] = None\n"
+    )
+
+
+def aten_h(std: int) -> str:
+    return (
+        "#pragma once\n\n"
+        f"#if !defined(_MSC_VER) && __cplusplus < 20{ {17: '1703', 20: '2002'}[std] }L\n"
+        f"#error C++{std} or later compatible compiler is required to use ATen.\n#endif\n"
+    )
+
+
+def _compiler_answers(family: str, version: str, broken: str) -> dict[str, Completed]:
+    if broken == "start":
+        gone = said("", "error while loading shared libraries: libmpc.so.3: cannot open", 127)
+        return {"": gone}
+    banner = {
+        "gcc": f"g++ (Debian {version}-1) {version}\nCopyright (C) Free Software Foundation\n",
+        "clang": f"Debian clang version {version}\nTarget: x86_64-pc-linux-gnu\n",
+    }[family]
+    missing = "g++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory"
+    trial = said("", missing, 1) if broken == "cc1plus" else said()
+    return {
+        "--version": said(banner),
+        "-dumpfullversion": said(f"{version}\n"),
+        "-std=c++17 -x c++ -fsyntax-only": trial,
+    }
+
+
+def _arch_flags(cuda: str | None) -> str:
+    """What torch's wheels for a CUDA are built for (torch 2.14 for 13.x, 2.9 for 12.x)."""
+    if cuda is None:
+        return ""
+    return {
+        "12": "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90",
+        "13": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+    }[cuda.split(".")[0]]
+
+
+def _no_wheels(host: FakeHost, nvidia: str) -> None:
+    """Nothing: a CPU build, or a container whose torch was built there."""
+
+
+def _cu13_wheels(host: FakeHost, nvidia: str) -> None:
+    """All of CUDA in one folder, nccl and cudnn beside it."""
+    for name, headers in _MATH_HEADERS.items():
+        folder = f"{nvidia}/{'nccl' if name == 'nccl' else 'cu13'}"
+        host.add_files(f"{folder}/include", headers)
+        soname = _SONAMES.get(name, name)
+        host.files[f"{folder}/lib/lib{soname}.so.{2 if name == 'nccl' else 13}"] = ""
+    host.files[f"{nvidia}/cudnn/include/cudnn.h"] = ""
+    host.files[f"{nvidia}/cudnn/lib/libcudnn.so.9"] = ""
+
+
+def _cu12_wheels(host: FakeHost, nvidia: str) -> None:
+    """A folder for each library."""
+    for name, headers in _MATH_HEADERS.items():
+        host.add_files(f"{nvidia}/{name}/include", headers)
+        soname = _SONAMES.get(name, name)
+        host.files[f"{nvidia}/{name}/lib/lib{soname}.so.{2 if name == 'nccl' else 12}"] = ""
+
+
+_NVIDIA_LAYOUTS = {"none": _no_wheels, "cu12": _cu12_wheels, "cu13": _cu13_wheels}
