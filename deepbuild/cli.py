@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console, RenderableType
 
-from deepbuild import __version__, codec
+from deepbuild import __version__
 from deepbuild.errors import DeepbuildError, Exit, UsageError
-from deepbuild.model import BuildPlan, Request
 from deepbuild.terminal import Terminal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from deepbuild.model import Request
+    from deepbuild.stages import Stages, Target
 
 Command = Callable[..., Any]
 
@@ -107,7 +112,7 @@ _building = _options(
 
 
 def _request(purpose: str, options: dict[str, Any]) -> Request:
-    from deepbuild.config import ops_of_config
+    from deepbuild.model import Request
 
     ops = _words(options["ops"])
     if options["config"]:
@@ -115,6 +120,8 @@ def _request(purpose: str, options: dict[str, Any]) -> Request:
             raise UsageError(
                 "--ops and --config both name ops", wanted="one of them", hint="leave one away"
             )
+        from deepbuild.config import ops_of_config
+
         ops = ops_of_config(Path(options["config"]))
     if options["arch"] and options["gpu"]:
         raise UsageError(
@@ -139,14 +146,14 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in re.split(r"[,;]+\s*|\s*[,;]+", text.strip()) if word)
 
 
-def _target(options: dict[str, Any]) -> Any:
+def _target(options: dict[str, Any]) -> Target:
     from deepbuild.stages import Target
 
     names = ("deepspeed", "python", "torch", "machine")
     return Target(**{name: options[name] for name in names})
 
 
-def _stages(terminal: Terminal) -> Any:
+def _stages(terminal: Terminal) -> Stages:
     from deepbuild.stages import Stages
     from deepbuild.tell import Telling
 
@@ -154,11 +161,15 @@ def _stages(terminal: Terminal) -> Any:
 
 
 def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> None:
-    from deepbuild.host import LocalHost
-
     if as_json:
+        from deepbuild import codec
+
         click.echo(codec.dump(noun), nl=False)
     else:
+        from rich.console import Console
+
+        from deepbuild.host import LocalHost
+
         console = Console(highlight=False)
         if not console.is_terminal and "COLUMNS" not in LocalHost().env():
             console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -201,6 +212,8 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
 
     Example: deepbuild probe -o h200.json   (then, elsewhere: deepbuild plan --machine h200.json)
     """
+    from deepbuild import codec
+    from deepbuild.model import Request
     from deepbuild.report import machine_report
     from deepbuild.stages import Target
 
@@ -227,6 +240,7 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
       deepbuild plan
       deepbuild plan --ops cpu_adam,fused_adam --gpu a100,h100 -o plan.json
     """
+    from deepbuild import codec
     from deepbuild.report import plan_report
 
     with Terminal() as terminal:
@@ -253,6 +267,8 @@ def wheel(plan_file: str, output: str, as_json: bool, **options: Any) -> int:
       deepbuild wheel plan.json          # exactly what was planned
       deepbuild wheel --torch 2.14.1     # for a torch that is not installed here
     """
+    from deepbuild import codec
+    from deepbuild.model import BuildPlan
     from deepbuild.report import wheel_report
 
     with Terminal() as terminal:
@@ -293,7 +309,13 @@ def install(given: str, as_json: bool, **options: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its documented code; no traceback reaches the user."""
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(arguments))
+
+
+def _interrupt(*_: object) -> None:
+    """End as after Ctrl-C: batch systems send SIGTERM, and what was begun is put in order."""
+    raise KeyboardInterrupt
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -317,6 +339,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _complain(text: str) -> None:
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print("[bold red]error:[/] ", end="")
     console.print(text, markup=False)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _LISTED = re.compile(r"^(:env:|global|install|download)\.([a-z-]+)=(.*)$")
+_HASHES = {"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}
 _TRUE = {"1", "true", "yes", "on", "t", "y"}
 
 
@@ -101,8 +102,7 @@ def find_sdist(config: IndexConfig, project: str, version: str) -> Sdist:
     packages, failures = _all_packages(config, project, yanked=bool(version))
     for package in packages:
         if _wanted(str(package.version), version):
-            link = package.link
-            return Sdist(str(package.version), link.filename, link.url, dict(link.hashes or {}))
+            return _sdist(package)
     if failures or not packages:
         nothing = f"no source distribution of {project} listed"
         raise _no_answer(config, "\n".join(failures) or nothing)
@@ -116,12 +116,14 @@ def _all_packages(
     does not answer is no reason to give up the others."""
     packages: list[Package] = []
     failures: list[str] = []
-    for place in _places(config):
-        try:
-            with _heard(failures):
-                packages += _finder(place, project).find_all_packages(project, allow_yanked=yanked)
-        except Exception as error:
-            failures.append(f"{', '.join(_names(place))}: {error}")
+    with _session(config) as session:
+        for place in _places(config):
+            finder = _finder(place, project, session)
+            try:
+                with _heard(failures):
+                    packages += finder.find_all_packages(project, allow_yanked=yanked)
+            except Exception as error:
+                failures.append(f"{', '.join(_names(place))}: {error}")
     known = [package for package in packages if _number(str(package.version))]
     return sorted(known, key=lambda each: Version(str(each.version)), reverse=True), failures
 
@@ -166,11 +168,19 @@ def _wanted(found: str, wanted: str) -> bool:
     return number == Version(wanted) if wanted else not number.is_prerelease
 
 
-def _finder(config: IndexConfig, project: str) -> PackageFinder:
+def _sdist(package: Package) -> Sdist:
+    """With the hash of the link, wherever the index gives it: in the page or in the address."""
+    link = package.link
+    hashes = {name: values[0].lower() for name, values in (link.hash_option or {}).items()}
+    known = {name: value for name, value in hashes.items() if name in _HASHES}
+    return Sdist(str(package.version), link.filename, link.url, known)
+
+
+def _finder(config: IndexConfig, project: str, session: Any) -> PackageFinder:
     from unearth import PackageFinder
 
     return PackageFinder(
-        session=_session(config),
+        session=session,
         index_urls=config.index_urls,
         find_links=config.find_links,
         trusted_hosts=config.trusted_hosts,
@@ -180,6 +190,13 @@ def _finder(config: IndexConfig, project: str) -> PackageFinder:
 
 
 def _session(config: IndexConfig) -> Any:
+    try:
+        return _client(config)
+    except (OSError, ValueError) as error:  # no such certificate, a proxy of an unknown kind
+        raise _no_answer(config, f"pip's configuration cannot be used: {error}") from None
+
+
+def _client(config: IndexConfig) -> Any:
     from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
 
@@ -246,9 +263,10 @@ def fetch(
     """
     path = folder / Path(sdist.filename).name
     note(f"fetching {sdist.filename}")
-    digests = {name: hashlib.new(name) for name in {"sha256", *_known(sdist.hashes)}}
+    digests = {name: hashlib.new(name, usedforsecurity=False) for name in {"sha256", *sdist.hashes}}
+    session = _session(config)
     try:
-        with _session(config).get_stream(sdist.url) as answer, path.open("wb") as file:
+        with session.get_stream(sdist.url) as answer, path.open("wb") as file:
             answer.raise_for_status()
             for chunk in answer.iter_bytes():
                 file.write(chunk)
@@ -263,7 +281,7 @@ def fetch(
         ) from None
     except Exception as error:
         raise _no_answer(config, f"{without_password(sdist.url)}: {error}") from None
-    for name, wanted in _known(sdist.hashes).items():
+    for name, wanted in sdist.hashes.items():
         if digests[name].hexdigest() != wanted:
             raise ProbeError(
                 f"{sdist.filename} is not the file that the index names",
@@ -272,7 +290,3 @@ def fetch(
                 hint="try again; if it stays so, the index or a proxy changes files",
             )
     return path, digests["sha256"].hexdigest()
-
-
-def _known(hashes: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in hashes.items() if name in hashlib.algorithms_available}

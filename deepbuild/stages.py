@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepbuild import cache, codec
-from deepbuild.errors import BuildError, UsageError
+from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import LocalHost, write_atomically
 from deepbuild.memo import MemoHost
 from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
@@ -42,7 +42,18 @@ class Stages:
 
     @staticmethod
     def local(tell: Telling) -> Stages:
-        """On this machine, with the user's cache."""
+        """On this machine, with the user's cache.
+
+        Raises:
+            ProbeError: not Linux.
+        """
+        if not sys.platform.startswith("linux"):
+            raise ProbeError(
+                f"deepbuild does not work on {sys.platform}",
+                found=sys.platform,
+                wanted="Linux, where DeepSpeed's CUDA ops are built and run",
+                hint="use it in WSL or in a container",
+            )
         folder = cache.cache_folder(LocalHost().env())
         return Stages(MemoHost(folder / "evidence.json"), folder, tell)
 

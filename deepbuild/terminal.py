@@ -3,18 +3,26 @@ plain lines where there is none."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.status import Status
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
 
 
 class Terminal:
     """Progress of one command. Use it as a context manager, so that the status line goes away."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False)
 
     def __enter__(self) -> Terminal:
         return self

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from packaging.version import Version
-
 from deepbuild.errors import BuildError
 from deepbuild.host import LocalHost
 from deepbuild.model import PlannedCompiler, PlannedToolkit
@@ -54,14 +52,18 @@ def link_entries(
 
 def add_plain_links(folder: Path) -> None:
     """Add libX.so for each libX.so.N: wheels hold only the latter, linkers ask for the former."""
-    newest: dict[str, Version] = {}
-    for entry in folder.iterdir():
-        match = _VERSIONED.match(entry.name)
+    newest: dict[str, str] = {}
+    for name in sorted(entry.name for entry in folder.iterdir()):
+        match = _VERSIONED.match(name)
         if match and not (folder / match.group(1)).is_symlink():
-            plain, version = match.group(1), Version(match.group(2).strip("."))
-            newest[plain] = max(newest.get(plain, version), version)
-    for plain, version in newest.items():
-        (folder / plain).symlink_to(f"{plain}.{version}")
+            plain = match.group(1)
+            newest[plain] = max(newest.get(plain, name), name, key=_soversion)
+    for plain, name in newest.items():
+        (folder / plain).symlink_to(name)
+
+
+def _soversion(name: str) -> list[int]:
+    return [int(part) for part in name.rpartition(".so.")[2].split(".") if part]
 
 
 def make_cuda_stub(folder: Path, compiler: PlannedCompiler) -> None:

@@ -138,7 +138,7 @@ def _run(
         str(child_script("build_ops")),
         str(work.folder / "request.json"),
     ]
-    total = len({source for op in plan.built_ops() for source in op.sources})
+    total = sum(len(op.sources) for op in plan.built_ops())
     progress = Progress(work.events, total, tell.note, tell.status)
     with work.log.open("w", encoding="utf-8") as log, _followed(progress):
         code = stream(

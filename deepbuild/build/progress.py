@@ -57,12 +57,11 @@ class Progress:
         self._running.pop(event["pid"], None)
         ended = Compile(event["source"], event["seconds"], event["code"], event["peak"])
         self.done.append(ended)
-        count = len({each.source for each in self.done})
+        count = len(self.done)
         word = "" if ended.code == 0 else " FAILED"
         self.say(f"[{count}/{self.total}] {ended.source} {ended.seconds:.0f} s{word}")
 
     def _line(self) -> str:
         now = time.time()
         names = [f"{Path(name).name} {now - since:.0f} s" for name, since in self._running.values()]
-        count = len({each.source for each in self.done})
-        return f"{count}/{self.total} compiled; now {', '.join(names) or 'setting up'}"
+        return f"{len(self.done)}/{self.total} compiled; now {', '.join(names) or 'setting up'}"

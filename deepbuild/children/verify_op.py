@@ -68,16 +68,17 @@ def check_cpu_adam() -> List[Check]:
     return found
 
 
-def check_fused_adam() -> List[Check]:
+def check_fused_adam(accelerator: str) -> List[Check]:
     import torch
     from deepspeed.ops.adam import FusedAdam
 
     name = "FusedAdam against torch.optim.AdamW"
-    if not torch.cuda.is_available():
+    device = "cuda" if accelerator == "cuda" else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
         return [(name, "skipped", "torch sees no GPU here: run `deepbuild install` on a GPU node")]
     options = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.05}
     make = lambda p: FusedAdam(p, adam_w_mode=True, **options)  # noqa: E731
-    return [compared(name, make, lambda p: torch.optim.AdamW(p, **options), "cuda", 1e-4)]
+    return [compared(name, make, lambda p: torch.optim.AdamW(p, **options), device, 1e-4)]
 
 
 def check_utils(module: Any) -> List[Check]:
@@ -95,7 +96,7 @@ def check_utils(module: Any) -> List[Check]:
     return [(name, "passed" if same else "failed", "%d random tensors" % len(tensors))]
 
 
-def check_op(op: str) -> List[Check]:
+def check_op(op: str, accelerator: str) -> List[Check]:
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     builder = ALL_OPS[op]
@@ -107,8 +108,9 @@ def check_op(op: str) -> List[Check]:
     found = [("%s loads" % op, "passed", os.path.relpath(path, os.path.dirname(home)))]
     if op == "utils":
         return found + check_utils(module)
-    special = {"cpu_adam": check_cpu_adam, "fused_adam": check_fused_adam}
-    return found + (special[op]() if op in special else [])
+    if op == "cpu_adam":
+        return found + check_cpu_adam()
+    return found + (check_fused_adam(accelerator) if op == "fused_adam" else [])
 
 
 def check_deepspeed(accelerator: str) -> Dict[str, Any]:
@@ -131,7 +133,7 @@ def main() -> None:
     try:
         with redirect_stdout(noise):
             if op:
-                answer["checks"] = check_op(op)
+                answer["checks"] = check_op(op, accelerator)
             else:
                 answer = check_deepspeed(accelerator)
     except BaseException as error:

@@ -106,7 +106,7 @@ def _too_new(target: Any, machine: Machine) -> list[str]:
     )
     if here is None or here == target or target in here.ancestors:
         return []
-    if all(feature in here for feature in target.features):
+    if target.features and all(feature in here for feature in target.features):
         return []
     return [
         f"this CPU ({machine.cpu.name}) cannot run {public_name(target.name)} code: "

@@ -12,6 +12,8 @@ from deepbuild.model import (
     PlannedToolkit,
 )
 
+_SYSTEM = ("/usr/local", "/usr", "")
+
 
 def environment(plan: BuildPlan) -> dict[str, EnvVar]:
     """All variables of a build, in the order that a person wants to read them."""
@@ -20,8 +22,8 @@ def environment(plan: BuildPlan) -> dict[str, EnvVar]:
     env |= _ops(plan.ops)
     env |= _naming(plan.local_version)
     env |= _compilers(plan.compiler)
-    env |= _parallel(plan.jobs, plan.arches)
-    return env | _folders(plan.python)
+    env |= _parallel(plan.jobs)
+    return env | _folders(plan.python, plan.compiler)
 
 
 def _accelerator_reason(accelerator: str) -> str:
@@ -78,21 +80,23 @@ def _compilers(compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
     }
 
 
-def _parallel(jobs: int, arches: tuple[str, ...]) -> dict[str, EnvVar]:
-    threads = max(1, min(jobs, len(arches)))
+def _parallel(jobs: int) -> dict[str, EnvVar]:
     return {
         "DS_ENABLE_NINJA": EnvVar("1", "without ninja the files of an op compile one by one"),
         "MAX_JOBS": EnvVar(str(jobs), "as many compilers as cores and memory allow"),
-        "DS_NVCC_THREADS": EnvVar(str(threads), "arches that one nvcc compiles at once"),
+        "DS_NVCC_THREADS": EnvVar("1", "each nvcc is one of these; more would exceed the limit"),
     }
 
 
-def _folders(python: PlannedPython) -> dict[str, EnvVar]:
-    bin_folder = python.executable.rsplit("/", 1)[0]
+def _folders(python: PlannedPython, compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
+    # A compiler of a toolset finds its own assembler and linker through PATH.
+    programs = [python.executable, *([compiler.cxx] if compiler else [])]
+    own = [program.rpartition("/")[0] for program in programs]
+    system = [f"{root}/{folder}" for root in _SYSTEM for folder in ("sbin", "bin")]
+    path = dict.fromkeys(["{work}/shims", *filter(None, own), *system])
     return {
         "PATH": EnvVar(
-            f"{{work}}/shims:{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "the shims first, then this interpreter's programs, then the system's",
+            ":".join(path), "the shims first, then this interpreter and compiler, then the system"
         ),
         "PYTHONPATH": EnvVar(
             "{work}/tools", "deepbuild's own setuptools and wheel: the environment needs none"

@@ -141,7 +141,8 @@ def _with_pin_memory(planned: list[PlannedOp]) -> list[PlannedOp]:
 
 def find_obstacle(op: Op, around: Surroundings) -> Obstacle | None:
     """The first thing that keeps an op from being built, None if nothing known does."""
-    for look in (_without_toolkit, _known_defect, _filtered_arches, _unmet_need, _unlinkable):
+    looks = (_without_toolkit, _known_defect, _without_arch, _filtered_arches, _unmet_need)
+    for look in (*looks, _unlinkable):
         obstacle = look(op, around)
         if obstacle:
             return obstacle
@@ -159,6 +160,14 @@ def _without_toolkit(op: Op, around: Surroundings) -> Obstacle | None:
         return None
     blocker = around.toolkit.blockers[0]
     return Obstacle("needs a CUDA toolkit, and none here fits", blocker.wanted, blocker.fix, True)
+
+
+def _without_arch(op: Op, around: Surroundings) -> Obstacle | None:
+    device_code = any(source.endswith(".cu") for source in op.sources)
+    if around.arches or not device_code or around.source.accelerator != "cuda":
+        return None
+    wanted = "an arch that nvcc builds for"
+    return Obstacle("no arch is left for its device code", wanted, 'name one: --arch "9.0"', True)
 
 
 def _known_defect(op: Op, around: Surroundings) -> Obstacle | None:

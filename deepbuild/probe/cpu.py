@@ -10,6 +10,7 @@ from deepbuild.model import Cpu
 
 _ARM_VENDORS = {"0x41": "ARM", "0x42": "Broadcom", "0x43": "Cavium", "0x46": "Fujitsu"}
 _ARM_VENDORS |= {"0x48": "HiSilicon", "0x4e": "Nvidia", "0x51": "Qualcomm", "0x61": "Apple"}
+_ARM_VENDORS |= {"0xc0": "Ampere"}
 
 
 def find_cpu(host: Host) -> Cpu:
@@ -26,22 +27,30 @@ def parse_cpuinfo(text: str, arch: str) -> Cpu:
     vendor = _value(text, "vendor_id") or _ARM_VENDORS.get(_value(text, "CPU implementer"), "")
     flags = frozenset(_value(text, "flags|Features").split())
     model = _value(text, "model name|cpu") or _value(text, "CPU part")
-    name, level = match(arch, vendor, flags)
+    name, level = match(arch, vendor, flags, _value(text, "CPU part"))
     return Cpu(name, level, vendor or "generic", model)
 
 
-def match(arch: str, vendor: str, flags: Iterable[str]) -> tuple[str, str]:
-    """archspec's best name and best generic level for a set of features; ("", "") if it does not
-    know the architecture."""
+def match(arch: str, vendor: str, flags: Iterable[str], part: str = "") -> tuple[str, str]:
+    """archspec's best name and best generic level for a set of features, by its own rules
+    (archspec/cpu/detect.py); ("", "") if it does not know the architecture.
+
+    A target without features (armv9.2a, power10le) would fit every CPU, so only the root of a
+    family may have none. `part` is ARM's number of the core.
+    """
     import archspec.cpu
 
     have = archspec.cpu.Microarchitecture("", [], vendor, set(flags), {})
     family = [t for t in archspec.cpu.TARGETS.values() if str(t.family) == arch]
-    fits = [t for t in family if all(feature in have for feature in t.features)]
-    mine = [t for t in fits if t.vendor in {vendor, "generic"}]
-    generic = [t for t in fits if t.vendor == "generic"]
-    names = [max(group, key=_depth).name if group else "" for group in (mine, generic)]
-    return public_name(names[0]), public_name(names[1])
+    told = [t for t in family if t.features or t.name == arch]
+    fits = [t for t in told if all(feature in have for feature in t.features)]
+    if not fits:
+        return "", ""
+    level = max((t for t in fits if t.vendor == "generic"), key=_depth)
+    mine = [t for t in fits if t.vendor == vendor and level in t.ancestors]
+    exact = [t for t in mine if part and t.cpu_part == part]
+    best = max(exact or mine or [level], key=_depth)
+    return public_name(best.name), public_name(level.name)
 
 
 def public_name(name: str) -> str:

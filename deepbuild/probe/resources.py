@@ -49,7 +49,7 @@ def _memory_limits(host: Host) -> list[tuple[int, str]]:
             if most is not None and most < _NO_LIMIT:
                 used = parse_bytes(host.read_text(f"{folder}/{usage}") or "") or 0
                 used -= parse_file_cache(host.read_text(f"{folder}/memory.stat") or "")
-                limits.append((most - max(0, used), f"cgroup ({folder}/{limit})"))
+                limits.append((max(0, most - max(0, used)), f"cgroup ({folder}/{limit})"))
     return limits + _slurm_memory(host.env())
 
 

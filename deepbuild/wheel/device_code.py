@@ -40,7 +40,7 @@ def read_device_code(file: BinaryIO) -> DeviceCode:
     try:
         section = ELFFile(file).get_section_by_name(".nv_fatbin")
         data = section.data() if section else b""
-    except (ELFError, struct.error, ValueError) as error:
+    except (ELFError, struct.error, ValueError, OverflowError) as error:
         raise ValueError(f"not a whole ELF file: {error}") from None
     found = set(_entries(data))
     return DeviceCode(

@@ -1,0 +1,491 @@
+"""Building: the workspace, what reaches the build, and whole builds of a toy tree."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from toys import toy_plan, write_tree
+
+import deepbuild.build as building
+from deepbuild.build import Place, build, require_unblocked
+from deepbuild.build.progress import Progress
+from deepbuild.build.workspace import Workspace, lay_out, locked
+from deepbuild.children import build_ops
+from deepbuild.codec import plan_id
+from deepbuild.errors import BuildError, Exit, PlanBlocked
+from deepbuild.host import stream
+from deepbuild.model import Blocker, EnvVar, PlannedToolkit
+from deepbuild.tell import Telling
+from deepbuild.wheel.contents import read_contents, sha256_of
+
+SETUP = """
+import os
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+version = open("version.txt").read().strip() + os.environ["DS_BUILD_STRING"]
+ops = {name: os.environ.get("DS_BUILD_" + name.upper()) == "1" for name in ("good", "bad")}
+with open("deepspeed/git_version_info_installed.py", "w") as file:
+    file.write("version=%r\\n" % version)
+    file.write("installed_ops=%r\\n" % ops)
+    file.write("accelerator_name='cpu'\\ntorch_info={'version': '2.14'}\\n")
+setup(
+    name="deepspeed",
+    version=version,
+    install_requires=["torch>=2.0.0", "packaging"],
+    packages=["deepspeed", "deepspeed.ops"],
+    ext_modules=[
+        Extension("deepspeed.ops.%s_op" % name, ["csrc/%s.c" % name])
+        for name in sorted(ops) if ops[name]
+    ],
+    cmdclass={"build_ext": build_ext},
+)
+"""
+TREE = {
+    "setup.py": SETUP,
+    "version.txt": "0.19.8\n",
+    "op_builder/__init__.py": "",
+    "deepspeed/__init__.py": "",
+    "deepspeed/ops/__init__.py": "",
+    "csrc/good.c": "int good(void) { return 1; }\n",
+    "csrc/bad.c": "int bad(void) { return nothing_here; }\n",
+}
+
+
+@dataclass
+class Told:
+    """What the user was told."""
+
+    notes: list[str] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
+
+    @property
+    def telling(self) -> Telling:
+        return Telling(self.notes.append, self.statuses.append)
+
+
+@dataclass
+class Site:
+    """A toy tree, a place to build it in, and what was told."""
+
+    root: Path
+    told: Told = field(default_factory=Told)
+
+    def __post_init__(self) -> None:
+        write_tree(self.root / "source", TREE)
+        self.output = self.root / "out"
+        self.place = Place(self.root / "work", self.output, dict(os.environ))
+
+    def plan(self, *ops: str, **changes):
+        plan = toy_plan(self.root, *ops)
+        wanted = {op.build_var: EnvVar("1", "planned") for op in plan.ops}
+        plan = replace(plan, env=plan.env | wanted, **changes)
+        return replace(plan, id=plan_id(plan))
+
+    def build(self, plan):
+        return build(plan, self.root / "source", self.place, self.told.telling)
+
+    def delivered(self) -> list[str]:
+        return sorted(path.name for path in self.output.glob("*"))
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+# --- before anything runs
+
+
+def test_all_blockers_are_told_with_their_way_out(site):
+    blockers = (
+        Blocker("NO_CXX", "no g++", "a compiler", "apt install g++"),
+        Blocker("DISK_FULL", "1 GiB", "2 GiB", "free some"),
+    )
+    with pytest.raises(PlanBlocked, match="NO_CXX, DISK_FULL") as caught:
+        require_unblocked(site.plan("good", blockers=blockers))
+    assert caught.value.exit_code == Exit.BLOCKED == 4
+    assert caught.value.found == "no g++\n1 GiB"
+    assert caught.value.hint == "apt install g++\nfree some"
+    with pytest.raises(PlanBlocked):
+        site.build(site.plan("good", blockers=blockers))
+    assert not site.place.work.exists()
+
+
+def test_plan_without_blockers_passes(site):
+    assert require_unblocked(site.plan("good")) is None
+
+
+def test_tools_that_are_gone_are_told_at_once(site):
+    plan = site.plan("good")
+    toolkit = PlannedToolkit("13.0", "/gone", "x", "/gone/bin/nvcc", (), ())
+    compiler = replace(plan.compiler, cxx="/gone/g++")
+    with pytest.raises(BuildError, match="does not fit this machine") as caught:
+        site.build(replace(plan, toolkit=toolkit, compiler=compiler))
+    assert caught.value.found.splitlines() == [
+        "no C++ compiler at /gone/g++",
+        "no nvcc at /gone/bin/nvcc",
+    ]
+    assert "deepbuild plan" in caught.value.hint
+
+
+def test_torch_that_was_changed_since_is_told(site):
+    plan = site.plan("good")
+    Path(plan.torch.root, "version.py").write_text("__version__ = '2.15.0'\n")
+    with pytest.raises(BuildError) as caught:
+        site.build(plan)
+    assert "another torch than 2.14.1" in caught.value.found
+
+
+# --- the workspace
+
+
+@pytest.fixture
+def laid_out(site):
+    work = Workspace(site.place.work)
+    work.folder.mkdir()
+    plan = site.plan("good")
+    lay_out(work, plan, site.root / "source")
+    return work, plan
+
+
+@pytest.mark.parametrize(("name", "real"), [("gcc", "gcc"), ("cc", "gcc"), ("g++", "g++")])
+def test_shims_answer_for_the_real_compilers(laid_out, name, real):
+    work, plan = laid_out
+    env = work.environment(plan, os.environ)
+    says = [
+        subprocess.run([path, "--version"], env=env, capture_output=True, text=True, check=True)
+        for path in (work.folder / "shims" / name, f"/usr/bin/{real}")
+    ]
+    assert says[0].stdout.splitlines()[1:] == says[1].stdout.splitlines()[1:]
+
+
+def test_ninja_is_lent(laid_out):
+    path = laid_out[0].folder / "shims/ninja"
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("1.")
+
+
+def test_tree_is_a_copy_and_is_kept(laid_out, site):
+    work, plan = laid_out
+    assert not work.tree.is_symlink()
+    assert not (work.tree / "csrc/good.c").is_symlink()
+    (work.tree / "object.o").write_text("kept for the next run")
+    lay_out(work, plan, site.root / "source")
+    assert (work.tree / "object.o").exists()
+
+
+def test_tree_that_was_half_copied_is_copied_again(site):
+    work = Workspace(site.place.work)
+    write_tree(work.folder / "tree.half", {"setup.py": "half", "left": "over"})
+    lay_out(work, site.plan("good"), site.root / "source")
+    assert (work.tree / "setup.py").read_text() == SETUP
+    assert not (work.tree / "left").exists()
+
+
+def test_build_tools_are_lent_to_an_interpreter_that_has_none(laid_out):
+    work, _ = laid_out
+    code = (
+        "import setuptools, wheel, packaging, setuptools.command.bdist_wheel as b;"
+        "print(setuptools.__file__, wheel.__file__, packaging.__file__)"
+    )
+    env = {"PYTHONPATH": str(work.folder / "tools"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-S", "-c", code]
+    bare = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    assert "ModuleNotFoundError" in bare.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert all(word.startswith(env["PYTHONPATH"]) for word in done.stdout.split())
+
+
+def test_nothing_but_the_plan_reaches_the_build(site):
+    outer = {
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "CUDA_HOME": "/usr/local/cuda-11",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TORCH_CUDA_ARCH_LIST": "6.0",
+        "DS_BUILD_OPS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "CFLAGS": "-O0",
+        "CXXFLAGS": "-O0",
+        "NVCC_APPEND_FLAGS": "-G",
+        "CPATH": "/x",
+        "PYTHONPATH": "/x",
+        "PYTHONHOME": "/x",
+        "PATH": "/x",
+        "CC": "/x",
+        "MAX_JOBS": "64",
+        "LD_PRELOAD": "/x.so",
+    }
+    work, plan = Workspace(site.place.work), site.plan("good")
+    env = work.environment(plan, outer)
+    assert set(env) - set(plan.env) == {"HOME", "LANG"}
+    assert env["CC"] == f"{site.place.work}/shims/gcc"
+    assert env["PYTHONPATH"] == f"{site.place.work}/tools"
+    assert not any("{work}" in value for value in env.values())
+
+
+def test_second_build_waits_for_the_first(tmp_path):
+    notes, order, inside = [], [], threading.Event()
+
+    def second() -> None:
+        inside.wait()
+        with locked(tmp_path / "work", notes.append):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with locked(tmp_path / "work", notes.append):
+        inside.set()
+        thread.join(0.4)
+        order.append("first")
+        assert thread.is_alive()
+    thread.join(5)
+    assert order == ["first", "second"]
+    assert notes == ["another deepbuild builds the same plan: waiting for it"]
+
+
+def test_lock_is_free_after_a_failure(tmp_path):
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path, print):
+        raise ValueError("inside")
+    notes: list[str] = []
+    with locked(tmp_path, notes.append):
+        assert notes == []
+
+
+def test_folder_that_cannot_be_made_is_said(site):
+    (site.root / "file").write_text("")
+    place = replace(site.place, work=site.root / "file" / "work")
+    with pytest.raises(BuildError, match="cannot work in") as caught:
+        build(site.plan("good"), site.root / "source", place, site.told.telling)
+    assert "DEEPBUILD_CACHE_DIR" in caught.value.hint
+
+
+# --- progress
+
+
+def event(**values) -> str:
+    return json.dumps({"pid": 1, "time": 0.0, "source": "csrc/adam/a.cpp"} | values) + "\n"
+
+
+@pytest.fixture
+def progress(tmp_path):
+    told = Told()
+    return Progress(tmp_path / "events", 2, told.notes.append, told.statuses.append), told
+
+
+def test_progress_of_a_build_that_has_not_started(progress):
+    progress[0].update()
+    assert progress[1].statuses == ["0/2 compiled; now setting up"]
+
+
+def test_progress_counts_files_and_names_failures(progress):
+    follower, told = progress
+    end = {"event": "end", "seconds": 3.6, "code": 0, "peak": 5}
+    with follower.events.open("a") as file:
+        file.write(event(event="start") + event(event="start", pid=2, source="csrc/b.cu"))
+        file.flush()
+        follower.update()
+        assert told.statuses[-1].startswith("0/2 compiled; now a.cpp ")
+        assert "b.cu" in told.statuses[-1]
+        file.write(event(**end) + event(**end | {"code": 1, "pid": 2, "source": "csrc/b.cu"}))
+    follower.update()
+    assert told.notes == ["[1/2] csrc/adam/a.cpp 4 s", "[2/2] csrc/b.cu 4 s FAILED"]
+    assert told.statuses[-1] == "2/2 compiled; now setting up"
+
+
+def test_file_that_several_ops_compile_counts_once(progress):
+    follower, told = progress
+    end = event(event="end", seconds=1, code=0, peak=5)
+    follower.events.write_text((event(event="start") + end) * 2)
+    follower.update()
+    assert told.statuses == ["1/2 compiled; now setting up"]
+
+
+def test_half_a_line_waits_for_its_other_half(progress):
+    follower, told = progress
+    line = event(event="start", source="csrc/caf\u00e9.cpp")
+    data = json.dumps(json.loads(line), ensure_ascii=False).encode() + b"\n"
+    for number, end in enumerate((10, data.index(b"\xc3") + 1, len(data) - 1, len(data))):
+        follower.events.write_bytes(data[:end])
+        follower.update()
+        assert ("café.cpp" in told.statuses[-1]) is (number == 3)
+
+
+# --- the child that runs setup.py
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["torch>=2.0.0", "numpy"], ["numpy", "torch==2.14.*"]),
+        (["torch"], ["torch==2.14.*"]),
+        ([" Torch >= 2 ; python_version>'3'"], ["torch==2.14.*"]),
+        (
+            ["torchvision", "torch-geometric", "torch_x", "torch.y", "torch2"],
+            ["torchvision", "torch-geometric", "torch_x", "torch.y", "torch2", "torch==2.14.*"],
+        ),
+        ([], ["torch==2.14.*"]),
+    ],
+)
+def test_torch_is_pinned_and_nothing_else(before, after):
+    assert build_ops.pinned(before, "torch==2.14.*") == after
+
+
+def test_failed_ops_are_taken_out_of_the_wheels_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_tree(tmp_path, {build_ops.INFO: "installed_ops={'a': True, 'b': 1}\n"}))
+    build_ops.tell_the_truth(["b"])
+    said: dict = {}
+    exec(Path(build_ops.INFO).read_text(), said)
+    assert said["installed_ops"] == {"a": True, "b": False}
+
+
+def test_op_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(write_tree(tmp_path, {build_ops.INFO: "installed_ops={'a': 1, 'b': 1}\n"}))
+
+    @dataclass
+    class Ext:
+        name: str
+
+    class Base:
+        def build_extension(self, ext):
+            if ext.name == "m.a":
+                raise RuntimeError("no compiler")
+
+        def run(self):
+            for name in ("m.a", "m.b"):
+                self.build_extension(Ext(name))
+
+    failed: dict[str, str] = {}
+    build_ops.keeping_on(Base, {"m.a": "a", "m.b": "b"}, failed)().run()
+    assert failed == {"a": "RuntimeError: no compiler"}
+    assert "'a': False, 'b': True" in Path(build_ops.INFO).read_text()
+    out = capfd.readouterr()
+    assert out.out.split() == ["@deepbuild-op@a", "@deepbuild-op@b"]
+    assert "no compiler" in out.err
+
+
+# --- whole builds
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    site = Site(tmp_path_factory.mktemp("built"))
+    return site, site.plan("good"), site.build(site.plan("good"))
+
+
+def test_wheel_is_what_was_planned(built):
+    site, plan, wheel = built
+    assert site.delivered() == [plan.wheel]
+    assert wheel.path == str(site.output / plan.wheel)
+    assert wheel.sha256 == sha256_of(Path(wheel.path))
+    assert (wheel.plan, wheel.missing, [op.name for op in wheel.ops]) == (plan.id, (), ["good"])
+    contents = read_contents(Path(wheel.path))
+    assert contents.installed_ops == ("good",)
+    assert set(contents.requires) == {"packaging", "torch==2.14.*"}
+
+
+def test_progress_of_a_build_is_told(built):
+    site, _, _ = built
+    assert site.told.notes[0].startswith("[1/1] csrc/good.c ")
+    assert site.told.statuses[-1].startswith("1/1 compiled")
+
+
+def test_source_of_a_build_is_not_changed(built):
+    site, _, _ = built
+    root = site.root / "source"
+    files = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
+    assert files == set(TREE)
+
+
+def test_same_plan_again_takes_the_wheel_that_is_there(built, monkeypatch):
+    site, plan, wheel = built
+    monkeypatch.setattr(building, "stream", lambda *a, **k: pytest.fail("built again"))
+    other = replace(site.place, output=site.root / "elsewhere")
+    again = build(plan, site.root / "source", other, site.told.telling)
+    assert again == replace(wheel, path=str(site.root / "elsewhere" / plan.wheel))
+    assert "was built before" in site.told.notes[-1]
+
+
+def test_kept_wheel_that_was_damaged_is_built_again(site):
+    plan = site.plan("good")
+    first = site.build(plan)
+    kept = Workspace(site.place.work).dist / plan.wheel
+    kept.write_bytes(kept.read_bytes()[:-9])
+    assert [op.name for op in site.build(plan).ops] == ["good"]
+    assert sha256_of(Path(first.path)) == sha256_of(kept)
+
+
+def test_op_that_fails_is_left_out_and_told(site):
+    """Trap 7: the other op is packed, and the exit code says that one is missing."""
+    plan = site.plan("bad", "good")
+    with pytest.raises(BuildError, match="bad failed to build") as caught:
+        site.build(plan)
+    assert caught.value.exit_code == Exit.BUILD == 5
+    assert "bad: csrc/bad.c:1:24: error: " in caught.value.found
+    assert "nothing_here" in caught.value.found
+    assert "--allow-missing bad" in caught.value.hint
+    assert read_contents(site.output / plan.wheel).installed_ops == ("good",)
+    excused = site.build(replace(plan, allow_missing=("bad",)))
+    assert excused.missing == ("bad",)
+    assert [op.name for op in excused.ops] == ["good"]
+
+
+def test_setup_that_dies_says_why(site):
+    (site.root / "source/setup.py").write_text("print('error: no luck')\nraise SystemExit(9)\n")
+    with pytest.raises(BuildError, match="ended before a wheel was made") as caught:
+        site.build(site.plan("good"))
+    assert caught.value.found.splitlines()[:2] == ["exit status 9", "error: no luck"]
+    assert site.delivered() == []
+
+
+def test_interrupted_build_leaves_no_wheel_and_goes_on(site, monkeypatch):
+    def interrupted(argv, *, on_line, **options):
+        def hear(line: str) -> None:
+            on_line(line)
+            if line.startswith("@deepbuild-op@"):
+                raise KeyboardInterrupt
+
+        return stream(argv, on_line=hear, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "stream", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            site.build(site.plan("good"))
+    assert site.delivered() == []
+    assert [op.name for op in site.build(site.plan("good")).ops] == ["good"]
+
+
+@pytest.mark.parametrize("step", ["lay_out", "prove"])
+def test_full_disk_is_said(site, monkeypatch, step):
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(building, step, full)
+    with pytest.raises(BuildError, match="cannot write its files") as caught:
+        site.build(site.plan("good"))
+    assert "No space left" in caught.value.found
+    assert "free some space" in caught.value.hint
+    assert site.delivered() == []
+
+
+def test_disk_that_fills_up_at_the_end_leaves_no_half_wheel(built, monkeypatch):
+    site, plan, _ = built
+
+    def half(source, target):
+        Path(target).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(building.shutil, "copyfile", half)
+    place = replace(site.place, output=site.root / "full")
+    with pytest.raises(BuildError, match="cannot write its files"):
+        build(plan, site.root / "source", place, site.told.telling)
+    assert list((site.root / "full").iterdir()) == []

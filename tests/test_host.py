@@ -1,0 +1,175 @@
+"""The door to the operating system: nothing raises, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deepbuild.host import LocalHost, child_script, stream, write_atomically
+
+HOST = LocalHost()
+
+
+def test_program_runs_in_the_root_folder_with_a_fixed_language(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    done = HOST.run(["sh", "-c", "pwd; echo $LC_ALL; cat; echo err >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "/\nC\n", "err\n")
+    assert not done.ok
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["deepbuild-no-such-program"], 127),
+        (["/etc/passwd"], 126),
+        (["/"], 126),
+        (["sh", "-c", "exit 0\0"], 126),
+    ],
+)
+def test_program_that_cannot_start_is_an_answer(argv, code):
+    done = HOST.run(argv)
+    assert done.returncode == code
+    assert argv[0] in done.stderr
+
+
+def test_program_that_hangs_is_ended():
+    started = time.monotonic()
+    done = HOST.run(["sleep", "30"], timeout=0.2)
+    assert done.returncode == 124
+    assert time.monotonic() - started < 5
+
+
+def test_output_in_another_encoding_is_read():
+    assert HOST.run(["printf", r"caf\351"]).stdout == "caf\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("path", ["/deepbuild-gone", "/etc/passwd/x", "a\0b", "x" * 300])
+def test_what_is_not_there_is_none(path):
+    assert HOST.file_id(path) is None
+    assert HOST.which(path) == ""
+    if "\0" not in path:
+        assert HOST.read_text(path) is None
+        assert HOST.list_dir(path) == ()
+        assert not HOST.is_link(path)
+
+
+def test_questions_about_files(tmp_path):
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    assert HOST.list_dir(str(tmp_path)) == ("file", "link")
+    assert HOST.read_text(str(tmp_path / "link")) == "text"
+    assert HOST.is_link(str(tmp_path / "link"))
+    assert HOST.real_path(str(tmp_path / "link")) == str(tmp_path / "file")
+    assert HOST.file_id(str(tmp_path / "file")) == HOST.file_id(str(tmp_path / "link"))
+    assert HOST.file_id(str(tmp_path)).kind == "dir"
+    assert HOST.which("sh") == HOST.run(["sh", "-c", "command -v sh"]).stdout.strip()
+
+
+def test_disk_space_of_a_folder_that_is_still_to_be_made(tmp_path):
+    free = HOST.disk_free(str(tmp_path / "a" / "b"))
+    assert free == pytest.approx(HOST.disk_free(str(tmp_path)), rel=0.05)
+    assert free > 0
+
+
+@pytest.mark.parametrize("name", ["inspect_tree", "interpreter", "verify_op", "compiler_shim"])
+def test_child_scripts_are_there(name):
+    assert child_script(name).is_file()
+
+
+def test_child_script_runs_in_the_interpreter_that_is_named():
+    done = HOST.ask_python(sys.executable, "interpreter")
+    assert done.ok
+    assert "@deepbuild-answer@" in done.stdout
+
+
+# --- long work
+
+
+def run_stream(script: str, tmp_path: Path, on_line=None) -> tuple[int, list[str]]:
+    lines: list[str] = []
+    code = stream(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], "ONLY": "this"},
+        cwd=tmp_path,
+        on_line=on_line or lines.append,
+    )
+    return code, lines
+
+
+def test_lines_of_both_streams_come_in_order(tmp_path):
+    code, lines = run_stream("echo a; echo b >&2; printf 'c\\351'; pwd; env | grep ONLY", tmp_path)
+    assert code == 0
+    assert lines[:2] == ["a", "b"]
+    assert lines[2].startswith("c\N{REPLACEMENT CHARACTER}")
+    assert lines[-1] == "ONLY=this"
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", -9)])
+def test_status_of_the_program_is_returned(tmp_path, script, code):
+    assert run_stream(script, tmp_path)[0] == code
+
+
+@pytest.mark.parametrize(("program", "code"), [("/gone", 127), ("/etc/passwd", 126)])
+def test_program_that_cannot_start_is_told(tmp_path, program, code):
+    lines: list[str] = []
+    assert stream([program], env={}, cwd=tmp_path, on_line=lines.append) == code
+    assert program in lines[0]
+
+
+def test_interrupt_ends_all_that_was_started(tmp_path):
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    script = "sleep 60 & echo $!; wait"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_stream(script, tmp_path, interrupt)
+    assert gone(int(caught.value.args[0]))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within two seconds (a zombie that nobody reaps has ended)."""
+    for _ in range(100):
+        status = HOST.read_text(f"/proc/{pid}/stat")
+        if status is None or status.rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    return False
+
+
+# --- whole files
+
+
+def test_file_is_written_whole_and_readable(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    write_atomically(path, "new \u00e9")
+    assert path.read_text(encoding="utf-8") == "new \u00e9"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+def test_folder_that_is_not_there_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "gone" / "file", "text")
+
+
+def test_home_and_host_name_are_secrets(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert (str(tmp_path), "/home/user") in HOST.secrets()
+    monkeypatch.setenv("HOME", "/")
+    assert "/home/user" not in [mask for _, mask in HOST.secrets()]  # it would mask every path
