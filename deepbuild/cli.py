@@ -143,7 +143,26 @@ def _request(purpose: str, options: dict[str, Any]) -> Request:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in re.split(r"[,;]+\s*|\s*[,;]+", text.strip()) if word)
+    return tuple(word for word in re.split(r"\s*[,;]\s*", text.strip()) if word)
+
+
+def _only(context: click.Context, given: str, *allowed: str) -> None:
+    """Refuse options that what was given has already decided, instead of ignoring them."""
+    source = click.core.ParameterSource.COMMANDLINE
+    extra = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option)
+        and parameter.name not in {"as_json", *allowed}
+        and context.get_parameter_source(str(parameter.name)) is source
+    ]
+    if extra:
+        raise UsageError(
+            f"{given} has already decided {', '.join(extra)}",
+            found=f"{given} together with {', '.join(extra)}",
+            wanted="one of them",
+            hint="leave the options away, or make a new plan with them",
+        )
 
 
 def _target(options: dict[str, Any]) -> Target:
@@ -258,7 +277,10 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
 @click.option(
     "-o", "--output", default=".", metavar="DIR", help="Folder for the wheel. Default: here."
 )
-def wheel(plan_file: str, output: str, as_json: bool, **options: Any) -> int:
+@click.pass_context
+def wheel(
+    context: click.Context, /, plan_file: str, output: str, as_json: bool, **options: Any
+) -> int:
     """Build one wheel to share across machines; nothing that fails its proof comes out.
 
     \b
@@ -274,6 +296,7 @@ def wheel(plan_file: str, output: str, as_json: bool, **options: Any) -> int:
     with Terminal() as terminal:
         stages = _stages(terminal)
         if plan_file:
+            _only(context, plan_file, "output")
             planned = codec.load_file(Path(plan_file), BuildPlan)
         else:
             planned = stages.plan(_target(options), _request("wheel", options))
@@ -285,7 +308,8 @@ def wheel(plan_file: str, output: str, as_json: bool, **options: Any) -> int:
 @cli.command()
 @click.argument("given", required=False, metavar="[WHEEL|PLAN.json]", default="")
 @_building
-def install(given: str, as_json: bool, **options: Any) -> int:
+@click.pass_context
+def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.
 
     From a wheel or plan given, else from a wheel built for this machine. torch is never changed,
@@ -301,6 +325,8 @@ def install(given: str, as_json: bool, **options: Any) -> int:
     with Terminal() as terminal:
         stages = _stages(terminal)
         path = Path(given).absolute() if given else None
+        if path:
+            _only(context, given, "python", "torch")
         request = _request("install", options)
         verification = stages.install(_target(options), request, path)
     _show(as_json, verification, lambda: verification_report(verification))
@@ -348,18 +374,27 @@ def _complain(text: str) -> None:
 
 def _internal(error: Exception) -> int:
     """A defect of deepbuild itself: its traceback goes into a file, for a report."""
-    import tempfile
-
-    handle, name = tempfile.mkstemp(prefix="deepbuild-defect-", suffix=".txt")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write("".join(traceback.format_exception(error)))
+    hint = f"please report it, with {_defect_file(error) or 'this message'}"
     _complain(
         str(
             DeepbuildError(
                 "deepbuild itself failed; this is a defect",
                 found=f"{type(error).__name__}: {error}",
-                hint=f"please report it, with {name}",
+                hint=hint,
             )
         )
     )
     return Exit.INTERNAL
+
+
+def _defect_file(error: Exception) -> str:
+    """Where the traceback was written, "" if it could not be."""
+    import tempfile
+
+    try:
+        handle, name = tempfile.mkstemp(prefix="deepbuild-defect-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return ""
+    return name

@@ -122,13 +122,13 @@ class LocalHost:
     def read_text(self, path: str) -> str | None:
         try:
             return Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        except (OSError, ValueError):
             return None
 
     def list_dir(self, path: str) -> tuple[str, ...]:
         try:
             return tuple(sorted(entry.name for entry in Path(path).iterdir()))
-        except OSError:
+        except (OSError, ValueError):
             return ()
 
     def file_id(self, path: str) -> FileId | None:
@@ -140,19 +140,19 @@ class LocalHost:
         return FileId("dir" if folder else "file", status.st_size, status.st_mtime_ns)
 
     def is_link(self, path: str) -> bool:
-        return Path(path).is_symlink()
+        try:
+            return Path(path).is_symlink()
+        except (OSError, ValueError):
+            return False
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
     def disk_free(self, path: str) -> int:
-        folder = Path(path)
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        try:
-            return shutil.disk_usage(folder).free
-        except OSError:
-            return 0
+        for folder in (Path(path), *Path(path).parents):  # the nearest one that is there
+            with contextlib.suppress(OSError, ValueError):
+                return shutil.disk_usage(folder).free
+        return 0
 
     def is_root(self) -> bool:
         return os.geteuid() == 0
@@ -273,12 +273,11 @@ def stream(
 
 def _end_group(process: subprocess.Popen[str]) -> None:
     """End what is left of a process group that we started: politely, then for good."""
-    for ending, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    for ending in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, ending)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return
+            process.wait(5)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -58,7 +58,7 @@ def read_config(host: Host, python: str) -> IndexConfig:
 def parse_config(text: str) -> IndexConfig:
     """Read `pip config list`. The environment wins over a command's section, that over global.
 
-    >>> parse_config("global.index-url='https://a'\n:env:.index-url='https://b'").index_urls
+    >>> parse_config("global.index-url='https://a'\\n:env:.index-url='https://b'").index_urls
     ('https://b',)
     """
     ranks = {"global": 0, "install": 1, "download": 1, ":env:": 2}

@@ -142,7 +142,7 @@ class Store:
         commit = self._commit(url, ref)
         if kept := self._kept(f"git-{commit}"):
             return kept
-        self.note(f"fetching {ref or 'HEAD'} of {url}")
+        self.note(f"fetching {ref or 'HEAD'} of {without_secrets(url)}")
         with self._scratch() as scratch:
             repo = scratch / "repo"
             self._git("init", "--quiet", str(repo), what=url)
@@ -151,9 +151,9 @@ class Store:
             shutil.rmtree(repo / ".git")
             said = _Said(
                 _check_tree(repo),
-                f"{url} at {ref or 'HEAD'}",
+                f"{without_secrets(url)} at {ref or 'HEAD'}",
                 f"git:{commit}",
-                f"git+{url}@{commit}",
+                f"git+{without_secrets(url)}@{commit}",
             )
             return self._keep(repo, f"git-{commit}", said)
 
@@ -167,10 +167,10 @@ class Store:
         commit = next((found[name] for name in names if name in found), "")
         if not commit:
             raise UsageError(
-                f"{url} has no {ref}",
+                f"{without_secrets(url)} has no {ref}",
                 found="no such branch or tag",
                 wanted="a branch, a tag, or a whole commit of 40 digits",
-                hint=f"git ls-remote {url}",
+                hint=f"git ls-remote {without_secrets(url)}",
             )
         return commit
 
@@ -179,8 +179,8 @@ class Store:
         done = self.host.run([*quiet, *args], timeout=900)
         if not done.ok:
             raise ProbeError(
-                f"git cannot get {what}",
-                found=last_line(done),
+                f"git cannot get {without_secrets(what)}",
+                found=last_line(done).replace(what, without_secrets(what)),
                 wanted="a repository that can be read without a password prompt",
                 hint="try `git ls-remote` with the same address, or name a source folder",
             )
@@ -310,6 +310,15 @@ def _source_files(root: Path) -> Iterator[Path]:
 
 def _is_source(name: str) -> bool:
     return name not in _NOT_SOURCE and not name.endswith(_NOT_SOURCE_SUFFIXES)
+
+
+def without_secrets(url: str) -> str:
+    """An address without the token or password in it, for messages and for what is kept.
+
+    >>> without_secrets("https://token@host/DeepSpeed"), without_secrets("ssh://git@host/x")
+    ('https://host/DeepSpeed', 'ssh://git@host/x')
+    """
+    return re.sub(r"^(https?://)[^/@]*@", r"\1", url)
 
 
 def folder_digest(root: Path) -> str:

@@ -150,6 +150,9 @@ class Stages:
         """Install a wheel given, or that of a plan given, or build one for this machine."""
         from deepbuild.install import Installer
 
+        planned = self._read_given(given)
+        if planned and not target.python:
+            target = replace(target, python=planned.python.executable)
         machine = self.probe(replace(target, torch=""), request)
         if target.torch and machine.torch is None:
             machine = self._with_torch(machine, target, request)
@@ -161,9 +164,25 @@ class Stages:
                 wanted="the torch that is there: deepbuild never changes it",
                 hint="leave --torch away, or name another environment with --python",
             )
-        wheel = self._wheel_for(replace(target, torch="", python=python.executable), request, given)
+        wheel = given
+        if wheel is None or planned:
+            here = replace(target, torch="", python=python.executable)
+            planned = planned or self.plan(here, request)
+            wheel = Path(self.wheel(planned, self.cache / "wheels").path)
         installer = Installer(self.host, self.own_python, python, torch, self.tell.note)
         return installer.install(wheel)
+
+    def _read_given(self, given: Path | None) -> BuildPlan | None:
+        """The plan in a file given, None for a wheel; read first, so that a bad file is what the
+        user hears of."""
+        from deepbuild.wheel.contents import read_contents
+
+        if given is None:
+            return None
+        if given.suffix == ".json":
+            return codec.load_file(given, BuildPlan)
+        read_contents(given)
+        return None
 
     def _with_torch(self, machine: Machine, target: Target, request: Request) -> Machine:
         """Install the torch that was asked for where there is none."""
@@ -173,9 +192,3 @@ class Stages:
         self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
         put_torch(self.host, self.own_python, machine.python, target.torch)
         return self.probe(replace(target, torch=""), request)
-
-    def _wheel_for(self, target: Target, request: Request, given: Path | None) -> Path:
-        if given is not None and given.suffix == ".whl":
-            return given
-        planned = codec.load_file(given, BuildPlan) if given else self.plan(target, request)
-        return Path(self.wheel(planned, self.cache / "wheels").path)

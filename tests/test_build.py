@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toys import toy_plan, write_tree
@@ -20,7 +21,7 @@ from deepbuild.build.progress import Progress
 from deepbuild.build.workspace import Workspace, lay_out, locked
 from deepbuild.children import build_ops
 from deepbuild.codec import plan_id
-from deepbuild.errors import BuildError, Exit, PlanBlocked
+from deepbuild.errors import BuildError, Exit, PlanBlocked, UsageError
 from deepbuild.host import stream
 from deepbuild.model import Blocker, EnvVar, PlannedToolkit
 from deepbuild.tell import Telling
@@ -302,12 +303,13 @@ def test_progress_counts_files_and_names_failures(progress):
     assert told.statuses[-1] == "2/2 compiled; now setting up"
 
 
-def test_file_that_several_ops_compile_counts_once(progress):
+def test_file_that_two_ops_compile_counts_twice(progress):
+    """As it does in the total, which is the sum over the ops."""
     follower, told = progress
     end = event(event="end", seconds=1, code=0, peak=5)
     follower.events.write_text((event(event="start") + end) * 2)
     follower.update()
-    assert told.statuses == ["1/2 compiled; now setting up"]
+    assert told.statuses == ["2/2 compiled; now setting up"]
 
 
 def test_half_a_line_waits_for_its_other_half(progress):
@@ -342,10 +344,11 @@ def test_torch_is_pinned_and_nothing_else(before, after):
 
 def test_failed_ops_are_taken_out_of_the_wheels_word(tmp_path, monkeypatch):
     monkeypatch.chdir(write_tree(tmp_path, {build_ops.INFO: "installed_ops={'a': True, 'b': 1}\n"}))
-    build_ops.tell_the_truth(["b"])
+    build_ops.tell_the_truth(["b"], "1+x.nob")
     said: dict = {}
     exec(Path(build_ops.INFO).read_text(), said)
     assert said["installed_ops"] == {"a": True, "b": False}
+    assert said["version"] == "1+x.nob"
 
 
 def test_op_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch, capfd):
@@ -356,6 +359,8 @@ def test_op_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch, cap
         name: str
 
     class Base:
+        distribution = SimpleNamespace(metadata=SimpleNamespace(version="1+x"))
+
         def build_extension(self, ext):
             if ext.name == "m.a":
                 raise RuntimeError("no compiler")
@@ -365,12 +370,21 @@ def test_op_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch, cap
                 self.build_extension(Ext(name))
 
     failed: dict[str, str] = {}
-    build_ops.keeping_on(Base, {"m.a": "a", "m.b": "b"}, failed)().run()
+    request = {"ops": {"m.a": "a", "m.b": "b"}, "without": {"a": ".noa", "b": ".nob"}}
+    build_ops.keeping_on(Base, request, failed)().run()
+    assert Base.distribution.metadata.version == "1+x.noa"
     assert failed == {"a": "RuntimeError: no compiler"}
     assert "'a': False, 'b': True" in Path(build_ops.INFO).read_text()
     out = capfd.readouterr()
     assert out.out.split() == ["@deepbuild-op@a", "@deepbuild-op@b"]
     assert "no compiler" in out.err
+
+
+def test_output_that_cannot_be_written_is_told_before_the_build(site, monkeypatch):
+    monkeypatch.setattr(building, "_build_in", lambda *_: pytest.fail("the build was started"))
+    site.place = replace(site.place, output=Path("/proc/none"))
+    with pytest.raises(UsageError, match="cannot be written into /proc/none"):
+        site.build(site.plan("good"))
 
 
 # --- whole builds
@@ -417,11 +431,12 @@ def test_same_plan_again_takes_the_wheel_that_is_there(built, monkeypatch):
 
 def test_kept_wheel_that_was_damaged_is_built_again(site):
     plan = site.plan("good")
-    first = site.build(plan)
+    site.build(plan)
     kept = Workspace(site.place.work).dist / plan.wheel
     kept.write_bytes(kept.read_bytes()[:-9])
-    assert [op.name for op in site.build(plan).ops] == ["good"]
-    assert sha256_of(Path(first.path)) == sha256_of(kept)
+    again = site.build(plan)
+    assert again.sha256 == sha256_of(Path(again.path))
+    assert read_contents(Path(again.path)).installed_ops == ("good",)
 
 
 def test_op_that_fails_is_left_out_and_told(site):
@@ -433,7 +448,11 @@ def test_op_that_fails_is_left_out_and_told(site):
     assert "bad: csrc/bad.c:1:24: error: " in caught.value.found
     assert "nothing_here" in caught.value.found
     assert "--allow-missing bad" in caught.value.hint
-    assert read_contents(site.output / plan.wheel).installed_ops == ("good",)
+    (partial,) = site.delivered()
+    assert ".nobad-" in partial and partial != plan.wheel, "it does not share the whole one's name"
+    contents = read_contents(site.output / partial)
+    assert contents.installed_ops == ("good",)
+    assert contents.version.endswith(".nobad")
     excused = site.build(replace(plan, allow_missing=("bad",)))
     assert excused.missing == ("bad",)
     assert [op.name for op in excused.ops] == ["good"]

@@ -68,7 +68,7 @@ def with_schema(kind: type):
 
 @pytest.mark.parametrize("kind", [Machine, BuildPlan])
 def test_every_noun_comes_back_as_it_was(kind):
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=25, deadline=None, database=None)
     @given(with_schema(kind))
     def comes_back(noun):
         assert codec.load(codec.dump(noun), kind, "here") == noun

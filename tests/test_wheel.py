@@ -357,9 +357,13 @@ def test_all_that_differs_is_told_at_once(cuda_wheel, plan):
 
 
 def test_op_known_to_have_failed_must_not_be_claimed(cuda_wheel, plan):
-    path = cuda_wheel(info=info_file(("good",), "cuda"))
-    assert [op.name for op in prove(path, plan, ("other",))] == ["good"]
-    assert "installed_ops says good, other" in refused(cuda_wheel(), plan, ("other",))
+    partial = metadata(VERSION + ".noother")
+    path = cuda_wheel(info=info_file(("good",), "cuda"), metadata=partial)
+    named = path.rename(path.with_name(path.name.replace(VERSION, VERSION + ".noother")))
+    assert [op.name for op in prove(named, plan, ("other",))] == ["good"]
+    complaint = refused(cuda_wheel(), plan, ("other",))
+    assert "installed_ops says good, other" in complaint
+    assert "named " in complaint and f"version {VERSION}, not {VERSION}.noother" in complaint
 
 
 def test_wheel_cut_short_is_no_proof(cuda_wheel, plan):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,9 @@ from pathlib import Path
 
 from deepbuild import codec
 from deepbuild.build.progress import Progress
-from deepbuild.build.prove import prove, torch_pin
+from deepbuild.build.prove import prove, torch_pin, without
 from deepbuild.build.workspace import Workspace, lay_out, locked
-from deepbuild.errors import BuildError, PlanBlocked
+from deepbuild.errors import BuildError, PlanBlocked, UsageError
 from deepbuild.host import child_script, stream, write_atomically
 from deepbuild.model import BuildPlan, Wheel
 from deepbuild.tell import Telling
@@ -49,6 +50,7 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
     """
     require_unblocked(plan)
     _still_there(plan)
+    _require_writable(place.output)
     work = Workspace(place.work)
     with locked(place.work, tell.note), _disk_errors(place):
         kept = _finished(work, plan)
@@ -95,6 +97,21 @@ def _still_there(plan: BuildPlan) -> None:
         )
 
 
+def _require_writable(output: Path) -> None:
+    """Find out before the build, not after it, that its wheel could not be handed out."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the wheel cannot be written into {output}",
+            found=error.strerror or str(error),
+            wanted="a folder that can be written",
+            hint="name another with -o DIR",
+        ) from None
+
+
 def _build_in(
     work: Workspace, plan: BuildPlan, tree: Path, outer: Mapping[str, str], tell: Telling
 ) -> Wheel:
@@ -102,7 +119,9 @@ def _build_in(
     work.result.unlink(missing_ok=True)
     lay_out(work, plan, tree)
     failed = _run(work, plan, outer, tell)
-    path = next(iter(work.dist.glob("*.whl")))
+    path = next(iter(work.dist.glob("*.whl")), None)
+    if path is None:
+        raise _died(work, 0)
     ops = prove(path, plan, tuple(failed))
     wheel = Wheel(
         path=str(path),
@@ -126,6 +145,7 @@ def _run(
     """Run setup.py; which ops failed, and why."""
     request = {
         "ops": {op.module: op.name for op in plan.built_ops()},
+        "without": {op.name: without(op.name) for op in plan.built_ops()},
         "torch": torch_pin(plan),
         "dist": str(work.dist),
         "result": str(work.folder / "ops.json"),
@@ -195,7 +215,6 @@ def _finished(work: Workspace, plan: BuildPlan) -> Wheel | None:
 
 def _deliver(wheel: Wheel, plan: BuildPlan, output: Path) -> Wheel:
     """Put a proved wheel into the output folder, by rename; then say what is missing."""
-    output.mkdir(parents=True, exist_ok=True)
     target = output / Path(wheel.path).name
     half = output / f".{target.name}.{os.getpid()}"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +36,8 @@ class Progress:
     def update(self) -> None:
         """Read what is new, and show it."""
         for line in self._new_lines():
-            self._take(line)
+            with suppress(ValueError, KeyError):  # a line that a full disk has cut
+                self._take(line)
         self.status(self._line())
 
     def _new_lines(self) -> list[str]:

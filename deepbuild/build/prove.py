@@ -28,7 +28,12 @@ def prove(path: Path, plan: BuildPlan, failed: tuple[str, ...]) -> tuple[BuiltOp
     contents = read_contents(path)
     expected = {op.name: op.module for op in plan.built_ops() if op.name not in failed}
     ops = read_ops(path, expected)
-    wrong = [*_claims(contents, plan, set(expected)), *_libraries(ops, plan, set(expected))]
+    version = full_version(plan, failed)
+    wrong = [
+        *_names(path, plan, version),
+        *_claims(contents, plan, version, set(expected)),
+        *_libraries(ops, plan, set(expected)),
+    ]
     if wrong:
         raise VerificationError(
             f"the wheel is not what was planned ({path})",
@@ -39,9 +44,28 @@ def prove(path: Path, plan: BuildPlan, failed: tuple[str, ...]) -> tuple[BuiltOp
     return ops
 
 
-def _claims(contents: Contents, plan: BuildPlan, expected: set[str]) -> list[str]:
+def without(op: str) -> str:
+    """What the version of a wheel gains where an op that was planned is not in it.
+
+    >>> without("fused_adam")
+    '.nofusedadam'
+    """
+    return ".no" + "".join(char for char in op.lower() if char.isalnum())
+
+
+def full_version(plan: BuildPlan, failed: tuple[str, ...]) -> str:
+    """The version of a plan's wheel; one that lacks ops has a name of its own."""
+    lacking = "".join(without(op) for op in sorted(failed))
+    return f"{Version(plan.deepspeed.version).public}+{plan.local_version}{lacking}"
+
+
+def _names(path: Path, plan: BuildPlan, version: str) -> list[str]:
+    wanted = f"deepspeed-{version}-{plan.wheel.split('-', 2)[2]}"
+    return [] if path.name == wanted else [f"named {path.name}, not {wanted}"]
+
+
+def _claims(contents: Contents, plan: BuildPlan, version: str, expected: set[str]) -> list[str]:
     wrong = []
-    version = f"{Version(plan.deepspeed.version).public}+{plan.local_version}"
     if canonicalize_version(contents.version) != canonicalize_version(version):
         wrong.append(f"version {contents.version}, not {version}")
     if contents.accelerator != plan.accelerator:

@@ -26,19 +26,20 @@ def is_torch(requirement: str) -> bool:
     return name.startswith("torch") and not name[5:6].isalnum() and name[5:6] not in {"-", "_", "."}
 
 
-def tell_the_truth(failed: List[str]) -> None:
-    """Take ops that failed out of installed_ops."""
+def tell_the_truth(failed: List[str], version: str) -> None:
+    """Take ops that failed out of installed_ops, and name the version by what is really there."""
     scope = {}  # type: Dict[str, Any]
     with open(INFO, encoding="utf-8") as file:
         text = file.read()
     exec(text, scope)
     ops = {name: wanted and name not in failed for name, wanted in scope["installed_ops"].items()}
     with open(INFO, "a", encoding="utf-8") as file:
-        file.write("installed_ops=%r\n" % ops)
+        file.write("installed_ops=%r\nversion=%r\n" % (ops, version))
 
 
-def keeping_on(base: Any, op_of: Dict[str, str], failed: Dict[str, str]) -> Any:
+def keeping_on(base: Any, request: Dict[str, Any], failed: Dict[str, str]) -> Any:
     """The build_ext of the tree, which goes on after an op that fails."""
+    op_of = request["ops"]  # type: Dict[str, str]
 
     class KeepingOn(base):  # type: ignore[misc]
         def build_extension(self, ext: Any) -> None:
@@ -52,7 +53,9 @@ def keeping_on(base: Any, op_of: Dict[str, str], failed: Dict[str, str]) -> Any:
 
         def run(self) -> None:
             super().run()
-            tell_the_truth(list(failed))
+            metadata = self.distribution.metadata
+            metadata.version += "".join(request["without"][op] for op in sorted(failed))
+            tell_the_truth(list(failed), metadata.version)
 
     return KeepingOn
 
@@ -71,7 +74,7 @@ def main() -> None:
         keywords["install_requires"] = pinned(keywords["install_requires"], request["torch"])
         commands = keywords.setdefault("cmdclass", {})
         if "build_ext" in commands:
-            commands["build_ext"] = keeping_on(commands["build_ext"], request["ops"], failed)
+            commands["build_ext"] = keeping_on(commands["build_ext"], request, failed)
         return real_setup(**keywords)
 
     setuptools.setup = setup
