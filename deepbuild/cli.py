@@ -6,7 +6,6 @@ Results go to stdout, progress and errors to stderr.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import traceback
@@ -18,158 +17,23 @@ import click
 
 from deepbuild import __version__
 from deepbuild.errors import DeepbuildError, Exit, UsageError
+from deepbuild.options import (
+    AS_JSON,
+    BUILDING,
+    PYTHON,
+    TOOLCHAIN,
+    refuse_all_but,
+    request_of,
+    target_of,
+)
 from deepbuild.terminal import Terminal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deepbuild.model import Request
-    from deepbuild.stages import Stages, Target
-
-Command = Callable[..., Any]
-
-_SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """An amount of memory: bytes, or with K, M, G, T."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.I)
-        if not match:
-            self.fail(f"{value!r} is no size; write it like 16G", param, ctx)
-        return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
-
+    from deepbuild.stages import Stages
 
 _PIPE_WIDTH = 120
-
-
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-_python = click.option(
-    "--python",
-    default="",
-    metavar="PATH",
-    help="Interpreter (or environment folder) to build for. "
-    "Default: that of the active environment, else the one that runs deepbuild.",
-)
-_toolchain = _options(
-    click.option("--cuda-home", default="", metavar="PATH", help="Insist on one CUDA toolkit."),
-    click.option("--cxx", default="", metavar="PATH", help="Insist on one host C++ compiler."),
-)
-_building = _options(
-    click.option(
-        "--deepspeed",
-        default="",
-        metavar="SPEC",
-        help="A release (0.19.8), a source folder, or git+URL@REF. Default: the newest release.",
-    ),
-    _python,
-    click.option("--torch", default="", metavar="VERSION", help="Build for a torch not installed."),
-    click.option(
-        "--ops",
-        default="",
-        metavar="LIST",
-        help="Op names with commas, or auto (all that can be built here), all, none.",
-    ),
-    click.option(
-        "--config", default="", metavar="FILE", help="Take the ops from a DeepSpeed JSON config."
-    ),
-    click.option("--arch", multiple=True, metavar="LIST", help='Capabilities, "8.0;9.0+PTX".'),
-    click.option("--gpu", multiple=True, metavar="NAMES", help="GPUs by name: a100,h100."),
-    click.option(
-        "--cpu",
-        default="",
-        metavar="LEVEL",
-        help="native, x86-64-v2/v3/v4, or an archspec name. "
-        "Default: x86-64-v3 for wheel, native for install.",
-    ),
-    _toolchain,
-    click.option("--jobs", type=click.IntRange(min=1), default=None, help="Compilers at once."),
-    click.option("--memory", type=Size(), default=None, help="Memory that they may fill: 16G."),
-    click.option(
-        "--machine",
-        default="",
-        metavar="FILE",
-        help="Plan for a machine recorded with `deepbuild probe -o FILE`.",
-    ),
-    click.option(
-        "--allow-missing", multiple=True, metavar="OP", help="A requested op that may be left out."
-    ),
-    click.option("--debug-info", is_flag=True, help="Keep debug info (-g) in the libraries."),
-    _json,
-)
-
-
-def _request(purpose: str, options: dict[str, Any]) -> Request:
-    from deepbuild.model import Request
-
-    ops = _words(options["ops"])
-    if options["config"]:
-        if ops:
-            raise UsageError(
-                "--ops and --config both name ops", wanted="one of them", hint="leave one away"
-            )
-        from deepbuild.config import ops_of_config
-
-        ops = ops_of_config(Path(options["config"]))
-    if options["arch"] and options["gpu"]:
-        raise UsageError(
-            "--arch and --gpu both name arches", wanted="one of them", hint="leave one away"
-        )
-    return Request(
-        purpose=purpose,
-        ops=ops or ("auto",),
-        arches=tuple(options["arch"]),
-        gpus=_words(",".join(options["gpu"])),
-        cpu=options["cpu"],
-        cuda_home=options["cuda_home"],
-        cxx=options["cxx"],
-        jobs=options["jobs"] or 0,
-        memory=options["memory"] or 0,
-        allow_missing=_words(",".join(options["allow_missing"])),
-        debug_info=options["debug_info"],
-    )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in re.split(r"\s*[,;]\s*", text.strip()) if word)
-
-
-def _only(context: click.Context, given: str, *allowed: str) -> None:
-    """Refuse options that what was given has already decided, instead of ignoring them."""
-    source = click.core.ParameterSource.COMMANDLINE
-    extra = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if isinstance(parameter, click.Option)
-        and parameter.name not in {"as_json", *allowed}
-        and context.get_parameter_source(str(parameter.name)) is source
-    ]
-    if extra:
-        raise UsageError(
-            f"{given} has already decided {', '.join(extra)}",
-            found=f"{given} together with {', '.join(extra)}",
-            wanted="one of them",
-            hint="leave the options away, or make a new plan with them",
-        )
-
-
-def _target(options: dict[str, Any]) -> Target:
-    from deepbuild.stages import Target
-
-    names = ("deepspeed", "python", "torch", "machine")
-    return Target(**{name: options[name] for name in names})
 
 
 def _stages(terminal: Terminal) -> Stages:
@@ -219,13 +83,13 @@ def cli() -> None:
 
 
 @cli.command()
-@_python
-@_toolchain
+@PYTHON
+@TOOLCHAIN
 @click.option(
     "--record", default="", metavar="DIR", help="Write down all answers, for a bug report."
 )
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the machine as JSON.")
-@_json
+@AS_JSON
 def probe(record: str, output: str, as_json: bool, **options: str) -> None:
     """Show what is on this machine: Python, torch, GPUs, toolkits, compilers, CPU, limits.
 
@@ -249,7 +113,7 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
 
 
 @cli.command()
-@_building
+@BUILDING
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the plan as JSON.")
 def plan(output: str, as_json: bool, **options: Any) -> int:
     """Show what would be built, with the reason for each choice. Builds nothing.
@@ -264,7 +128,7 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
 
     with Terminal() as terminal:
         stages = _stages(terminal)
-        planned = stages.plan(_target(options), _request("wheel", options))
+        planned = stages.plan(target_of(options), request_of("wheel", options))
     if output:
         _save(Path(output), codec.dump(planned))
     _show(as_json, planned, lambda: plan_report(planned, work=str(stages.work_folder(planned))))
@@ -273,7 +137,7 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
 
 @cli.command()
 @click.argument("plan_file", required=False, metavar="[PLAN.json]", default="")
-@_building
+@BUILDING
 @click.option(
     "-o", "--output", default=".", metavar="DIR", help="Folder for the wheel. Default: here."
 )
@@ -296,10 +160,10 @@ def wheel(
     with Terminal() as terminal:
         stages = _stages(terminal)
         if plan_file:
-            _only(context, plan_file, "output")
+            refuse_all_but(context, plan_file, "output")
             planned = codec.load_file(Path(plan_file), BuildPlan)
         else:
-            planned = stages.plan(_target(options), _request("wheel", options))
+            planned = stages.plan(target_of(options), request_of("wheel", options))
         built = stages.wheel(planned, Path(output).absolute())
     _show(as_json, built, lambda: wheel_report(built))
     return Exit.DONE
@@ -307,7 +171,7 @@ def wheel(
 
 @cli.command()
 @click.argument("given", required=False, metavar="[WHEEL|PLAN.json]", default="")
-@_building
+@BUILDING
 @click.pass_context
 def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.
@@ -326,9 +190,9 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         stages = _stages(terminal)
         path = Path(given).absolute() if given else None
         if path:
-            _only(context, given, "python", "torch")
-        request = _request("install", options)
-        verification = stages.install(_target(options), request, path)
+            refuse_all_but(context, given, "python", "torch")
+        request = request_of("install", options)
+        verification = stages.install(target_of(options), request, path)
     _show(as_json, verification, lambda: verification_report(verification))
     return Exit.DONE
 

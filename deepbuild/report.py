@@ -40,7 +40,7 @@ def plan_report(plan: BuildPlan, *, work: str) -> RenderableType:
     parts += [
         _heading("Environment of the build"),
         _env(plan),
-        Text(f"  {{work}} is {work}", "dim"),
+        _whole(f"  {{work}} is {work}", "dim"),
     ]
     if plan.warnings:
         parts += [_heading("Mind"), *(_bullet(text, "yellow") for text in plan.warnings)]

@@ -120,7 +120,21 @@ def check_deepspeed(accelerator: str) -> Dict[str, Any]:
     status = "passed" if accelerator_name == accelerator else "failed"
     evidence = "%s, recorded for accelerator %s" % (deepspeed.__version__, accelerator_name)
     ops = sorted(name for name, there in installed_ops.items() if there)
-    return {"checks": [("deepspeed imports", status, evidence)], "ops": ops}
+    checks = [("deepspeed imports", status, evidence)]
+    return {"checks": checks + check_gpu(accelerator), "ops": ops}
+
+
+def check_gpu(accelerator: str) -> List[Check]:
+    """Whether DeepSpeed will use the ops by itself here: it takes the accelerator from what torch
+    sees, and ops that were recorded for another one are ignored."""
+    import torch
+
+    if accelerator != "cuda":
+        return []
+    if torch.cuda.is_available():
+        return [("GPU", "passed", torch.cuda.get_device_name(0))]
+    hint = "torch sees none: DeepSpeed uses these ops here only with DS_ACCELERATOR=cuda"
+    return [("GPU", "skipped", hint)]
 
 
 def main() -> None:

@@ -1,0 +1,164 @@
+"""The options that commands share, and what they ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deepbuild.errors import UsageError
+
+if TYPE_CHECKING:
+    from deepbuild.model import Request
+    from deepbuild.stages import Target
+
+Command = Callable[..., Any]
+
+_SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """An amount of memory: bytes, or with K, M, G, T."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.I)
+        if not match:
+            self.fail(f"{value!r} is no size; write it like 16G", param, ctx)
+        return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+PYTHON = click.option(
+    "--python",
+    default="",
+    metavar="PATH",
+    help="Interpreter (or environment folder) to build for. "
+    "Default: that of the active environment, else the one that runs deepbuild.",
+)
+TOOLCHAIN = _together(
+    click.option("--cuda-home", default="", metavar="PATH", help="Insist on one CUDA toolkit."),
+    click.option("--cxx", default="", metavar="PATH", help="Insist on one host C++ compiler."),
+)
+BUILDING = _together(
+    click.option(
+        "--deepspeed",
+        default="",
+        metavar="SPEC",
+        help="A release (0.19.8), a source folder, or git+URL@REF. Default: the newest release.",
+    ),
+    PYTHON,
+    click.option("--torch", default="", metavar="VERSION", help="Build for a torch not installed."),
+    click.option(
+        "--ops",
+        default="",
+        metavar="LIST",
+        help="Op names with commas, or auto (all that can be built here), all, none.",
+    ),
+    click.option(
+        "--config", default="", metavar="FILE", help="Take the ops from a DeepSpeed JSON config."
+    ),
+    click.option("--arch", multiple=True, metavar="LIST", help='Capabilities, "8.0;9.0+PTX".'),
+    click.option("--gpu", multiple=True, metavar="NAMES", help="GPUs by name: a100,h100."),
+    click.option(
+        "--cpu",
+        default="",
+        metavar="LEVEL",
+        help="native, x86-64-v2/v3/v4, or an archspec name. "
+        "Default: x86-64-v3 for wheel, native for install.",
+    ),
+    TOOLCHAIN,
+    click.option("--jobs", type=click.IntRange(min=1), default=None, help="Compilers at once."),
+    click.option("--memory", type=Size(), default=None, help="Memory that they may fill: 16G."),
+    click.option(
+        "--machine",
+        default="",
+        metavar="FILE",
+        help="Plan for a machine recorded with `deepbuild probe -o FILE`.",
+    ),
+    click.option(
+        "--allow-missing", multiple=True, metavar="OP", help="A requested op that may be left out."
+    ),
+    click.option("--debug-info", is_flag=True, help="Keep debug info (-g) in the libraries."),
+    AS_JSON,
+)
+
+
+def request_of(purpose: str, options: dict[str, Any]) -> Request:
+    """What the options ask for.
+
+    Raises:
+        UsageError: options that contradict each other, or a config that cannot be read.
+    """
+    from deepbuild.model import Request
+
+    ops = _words(options["ops"])
+    if options["config"]:
+        if ops:
+            raise UsageError(
+                "--ops and --config both name ops", wanted="one of them", hint="leave one away"
+            )
+        from deepbuild.config import ops_of_config
+
+        ops = ops_of_config(Path(options["config"]))
+    if options["arch"] and options["gpu"]:
+        raise UsageError(
+            "--arch and --gpu both name arches", wanted="one of them", hint="leave one away"
+        )
+    return Request(
+        purpose=purpose,
+        ops=ops or ("auto",),
+        arches=tuple(options["arch"]),
+        gpus=_words(",".join(options["gpu"])),
+        cpu=options["cpu"],
+        cuda_home=options["cuda_home"],
+        cxx=options["cxx"],
+        jobs=options["jobs"] or 0,
+        memory=options["memory"] or 0,
+        allow_missing=_words(",".join(options["allow_missing"])),
+        debug_info=options["debug_info"],
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in re.split(r"\s*[,;]\s*", text.strip()) if word)
+
+
+def refuse_all_but(context: click.Context, given: str, *allowed: str) -> None:
+    """Refuse options that what was given has already decided, instead of ignoring them."""
+    source = click.core.ParameterSource.COMMANDLINE
+    extra = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option)
+        and parameter.name not in {"as_json", *allowed}
+        and context.get_parameter_source(str(parameter.name)) is source
+    ]
+    if extra:
+        raise UsageError(
+            f"{given} has already decided {', '.join(extra)}",
+            found=f"{given} together with {', '.join(extra)}",
+            wanted="one of them",
+            hint="leave the options away, or make a new plan with them",
+        )
+
+
+def target_of(options: dict[str, Any]) -> Target:
+    """What to build, and for what."""
+    from deepbuild.stages import Target
+
+    names = ("deepspeed", "python", "torch", "machine")
+    return Target(**{name: options[name] for name in names})
