@@ -15,6 +15,7 @@ from toys import toy_plan, tree_files, write_tree
 
 from deepbuild import __version__, cli, codec, stages
 from deepbuild.model import Blocker, Machine
+from deepbuild.options import Size
 
 MACHINES = Path(__file__).parent / "machines"
 BUILDERS = """
@@ -169,7 +170,7 @@ def test_unknown_op_suggests_the_known_one(run, planning):
     [("16G", 2**34), ("16GiB", 2**34), ("16gb", 2**34), ("1.5 G", 3 * 2**29), ("4096", 4096)],
 )
 def test_sizes(text, size):
-    assert cli.Size().convert(text, None, None) == size
+    assert Size().convert(text, None, None) == size
 
 
 # --- nouns in files

@@ -19,6 +19,13 @@ DEEPSPEED = {
     "deepspeed/git_version_info.py": (
         "accelerator_name = 'cuda'\ninstalled_ops = {'good': True, 'gone': False, 'also': True}\n"
     ),
+    "torch/__init__.py": "from . import cuda\n",
+    "torch/cuda.py": """
+import os
+
+def is_available(): return bool(os.environ.get("TOY_GPU"))
+def get_device_name(index): return os.environ["TOY_GPU"]
+""",
     "deepspeed/ops/__init__.py": "",
     "deepspeed/ops/good_op.py": "",
     "deepspeed/ops/op_builder/__init__.py": "",
@@ -66,9 +73,17 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict:
 def test_deepspeed_is_imported_and_says_its_ops(verify):
     said = answer(verify(""))
     assert said["ops"] == ["also", "good"]
-    (check,) = said["checks"]
+    check, gpu = said["checks"]
     assert (check["name"], check["status"]) == ("deepspeed imports", "passed")
     assert check["evidence"] == "0.19.8+toy, recorded for accelerator cuda"
+    assert (gpu["name"], gpu["status"]) == ("GPU", "skipped")
+    assert "DS_ACCELERATOR=cuda" in gpu["evidence"]
+
+
+def test_gpu_that_torch_sees_is_named(verify, monkeypatch):
+    monkeypatch.setenv("TOY_GPU", "Toy 9000")
+    gpu = answer(verify(""))["checks"][1]
+    assert gpu == {"name": "GPU", "status": "passed", "evidence": "Toy 9000"}
 
 
 def test_other_accelerator_is_a_failure(verify):
