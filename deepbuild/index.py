@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
+from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host
 
@@ -229,15 +230,7 @@ def _no_answer(config: IndexConfig, why: str) -> ProbeError:
 
 
 def _names(config: IndexConfig) -> list[str]:
-    return [without_password(url) for url in (*config.index_urls, *config.find_links)]
-
-
-def without_password(url: str) -> str:
-    """
-    >>> without_password("https://me:secret@example.org/simple")
-    'https://example.org/simple'
-    """
-    return re.sub(r"://[^/@]*@", "://", url)
+    return [without_secrets(url) for url in (*config.index_urls, *config.find_links)]
 
 
 def _no_release(project: str, version: str, known: list[str]) -> UsageError:
@@ -280,7 +273,7 @@ def fetch(
             hint="free some space, or set DEEPBUILD_CACHE_DIR to another disk",
         ) from None
     except Exception as error:
-        raise _no_answer(config, f"{without_password(sdist.url)}: {error}") from None
+        raise _no_answer(config, f"{without_secrets(sdist.url)}: {error}") from None
     for name, wanted in sdist.hashes.items():
         if digests[name].hexdigest() != wanted:
             raise ProbeError(

@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from deepbuild import index
+from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host, write_atomically
 from deepbuild.model import Op, Source
 from deepbuild.probe.answers import last_line, parse_answer
-from deepbuild.unpack import unpack
+
+if TYPE_CHECKING:
+    from deepbuild import index
 
 OLDEST = Version("0.14.0")
 NEWEST_KNOWN_FOR = 3600.0
@@ -86,6 +89,8 @@ class Store:
             version = newest
         if version and (kept := self._kept(f"release-{version}")):
             return kept
+        from deepbuild import index  # with TLS and all that it takes: only where it is asked
+
         config = index.read_config(self.host, self.own_python)
         sdist = index.find_sdist(config, "deepspeed", version)
         if not spec:
@@ -93,11 +98,14 @@ class Store:
         return self._kept(f"release-{sdist.version}") or self._fetch(config, sdist)
 
     def _fetch(self, config: index.IndexConfig, sdist: index.Sdist) -> Tree:
+        from deepbuild import index
+        from deepbuild.unpack import unpack
+
         with self._scratch() as scratch:
             file, sha256 = index.fetch(config, sdist, scratch, self.note)
             root = unpack(file, scratch / "unpacked")
             checked = "hash of the index matches" if sdist.hashes else "the index gives no hash"
-            place = index.without_password(sdist.url).split("/")[2] or "this disk"
+            place = without_secrets(sdist.url).split("/")[2] or "this disk"
             origin = f"{sdist.filename} from {place} ({checked})"
             said = _Said(_check_tree(root), origin, f"sha256:{sha256}", sdist.version)
             return self._keep(root, f"release-{sdist.version}", said)
@@ -310,15 +318,6 @@ def _source_files(root: Path) -> Iterator[Path]:
 
 def _is_source(name: str) -> bool:
     return name not in _NOT_SOURCE and not name.endswith(_NOT_SOURCE_SUFFIXES)
-
-
-def without_secrets(url: str) -> str:
-    """An address without the token or password in it, for messages and for what is kept.
-
-    >>> without_secrets("https://token@host/DeepSpeed"), without_secrets("ssh://git@host/x")
-    ('https://host/DeepSpeed', 'ssh://git@host/x')
-    """
-    return re.sub(r"^(https?://)[^/@]*@", r"\1", url)
 
 
 def folder_digest(root: Path) -> str:
