@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from deepbuild.model import (
     Machine,
     Verification,
     Wheel,
+    replace,
 )
 
 Noun = TypeVar("Noun", Machine, BuildPlan, Wheel, Verification)
@@ -118,4 +118,4 @@ def _unreadable(origin: str, kind: type, why: str) -> UsageError:
 
 
 def _name(kind: type) -> str:
-    return {BuildPlan: "plan", Machine: "machine"}.get(kind, kind.__name__.lower())
+    return "plan" if kind is BuildPlan else kind.__name__.lower()

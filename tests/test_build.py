@@ -24,6 +24,7 @@ from deepbuild.codec import plan_id
 from deepbuild.errors import BuildError, Exit, PlanBlocked, UsageError
 from deepbuild.host import stream
 from deepbuild.model import Blocker, EnvVar, PlannedToolkit
+from deepbuild.model import replace as changed
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import read_contents, sha256_of
 
@@ -88,8 +89,8 @@ class Site:
     def plan(self, *ops: str, **changes):
         plan = toy_plan(self.root, *ops)
         wanted = {op.build_var: EnvVar("1", "planned") for op in plan.ops}
-        plan = replace(plan, env=plan.env | wanted, **changes)
-        return replace(plan, id=plan_id(plan))
+        plan = changed(plan, env=plan.env | wanted, **changes)
+        return changed(plan, id=plan_id(plan))
 
     def build(self, plan):
         return build(plan, self.root / "source", self.place, self.told.telling)
@@ -128,9 +129,9 @@ def test_plan_without_blockers_passes(site):
 def test_tools_that_are_gone_are_told_at_once(site):
     plan = site.plan("good")
     toolkit = PlannedToolkit("13.0", "/gone", "x", "/gone/bin/nvcc", (), ())
-    compiler = replace(plan.compiler, cxx="/gone/g++")
+    compiler = changed(plan.compiler, cxx="/gone/g++")
     with pytest.raises(BuildError, match="does not fit this machine") as caught:
-        site.build(replace(plan, toolkit=toolkit, compiler=compiler))
+        site.build(changed(plan, toolkit=toolkit, compiler=compiler))
     assert caught.value.found.splitlines() == [
         "no C++ compiler at /gone/g++",
         "no nvcc at /gone/bin/nvcc",
@@ -425,7 +426,7 @@ def test_same_plan_again_takes_the_wheel_that_is_there(built, monkeypatch):
     monkeypatch.setattr(building, "stream", lambda *a, **k: pytest.fail("built again"))
     other = replace(site.place, output=site.root / "elsewhere")
     again = build(plan, site.root / "source", other, site.told.telling)
-    assert again == replace(wheel, path=str(site.root / "elsewhere" / plan.wheel))
+    assert again == changed(wheel, path=str(site.root / "elsewhere" / plan.wheel))
     assert "was built before" in site.told.notes[-1]
 
 
@@ -453,7 +454,7 @@ def test_op_that_fails_is_left_out_and_told(site):
     contents = read_contents(site.output / partial)
     assert contents.installed_ops == ("good",)
     assert contents.version.endswith(".nobad")
-    excused = site.build(replace(plan, allow_missing=("bad",)))
+    excused = site.build(changed(plan, allow_missing=("bad",)))
     assert excused.missing == ("bad",)
     assert [op.name for op in excused.ops] == ["good"]
 

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from toys import toy_plan, tree_files, write_tree
 
 from deepbuild import __version__, cli, codec, stages
-from deepbuild.model import Blocker, Machine
+from deepbuild.model import Blocker, Machine, replace
 from deepbuild.options import Size
 
 MACHINES = Path(__file__).parent / "machines"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass, replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from deepbuild.model import (
     Rejected,
     Verification,
     Wheel,
+    replace,
 )
 
 WHEEL = Wheel("/w/a.whl", "00", 7, "id", "cuda", (BuiltOp("utils", "u.so", 3, ("8.0",)),))
@@ -31,7 +32,8 @@ VERIFICATION = Verification("/py", "a.whl", (Check("utils loads", "passed", "her
 
 def strategy(kind: type) -> st.SearchStrategy:
     """Any value of a noun; numbers and texts are kept short."""
-    return st.builds(kind, **{field.name: _of(kind, field.name) for field in fields(kind)})
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    return st.builds(kind, **{name: _of(kind, name) for name in names})
 
 
 def _of(kind: type, name: str) -> st.SearchStrategy:
@@ -51,7 +53,7 @@ def _hint(hint: object) -> st.SearchStrategy:
         return st.dictionaries(_hint(args[0]), _hint(args[1]), max_size=2)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([_hint(arg) for arg in args])
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return strategy(hint)
     simple = {
         str: st.text(max_size=5),

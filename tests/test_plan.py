@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,7 +13,7 @@ from machine_case import FOLDERS, read_source
 
 from deepbuild import codec, facts
 from deepbuild.errors import Exit, ProbeError, UsageError
-from deepbuild.model import Blocker, BuildPlan, Machine, PlannedOp, Request, Torch
+from deepbuild.model import Blocker, BuildPlan, Machine, PlannedOp, Request, Torch, replace
 from deepbuild.plan import accelerator_for, plan
 from deepbuild.plan.arches import number
 from deepbuild.probe import probe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from toys import planned_op, toy_plan
 
 from deepbuild.build.prove import prove, torch_pin
 from deepbuild.errors import UsageError, VerificationError
+from deepbuild.model import replace
 from deepbuild.wheel.contents import parse_claims, read_contents, read_ops, sha256_of
 from deepbuild.wheel.device_code import DeviceCode, read_device_code
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 from deepbuild.codec import plan_id
@@ -18,6 +17,7 @@ from deepbuild.model import (
     PlannedPython,
     PlannedSource,
     PlannedTorch,
+    replace,
 )
 
 RAISING_SETUP = "raise RuntimeError('setup.py was run')\n"

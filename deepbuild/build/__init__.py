@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepbuild import codec
@@ -20,7 +20,7 @@ from deepbuild.build.prove import prove, torch_pin, without
 from deepbuild.build.workspace import Workspace, lay_out, locked
 from deepbuild.errors import BuildError, PlanBlocked, UsageError
 from deepbuild.host import child_script, stream, write_atomically
-from deepbuild.model import BuildPlan, Wheel
+from deepbuild.model import BuildPlan, Wheel, replace
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import sha256_of
 

@@ -1,8 +1,10 @@
-"""The nouns: frozen, comparable, saved as JSON. They hold facts and decide nothing.
+"""The nouns: frozen, comparable structs, saved as JSON. They hold facts and decide nothing.
 
 Versions and compute capabilities are strings ("13.0", "8.6"): that is what people and files say;
 `packaging` parses them where an order matters. Sizes are bytes, times are seconds.
 """
+
+from msgspec.structs import replace
 
 from deepbuild.model.machine import (
     MACHINE_SCHEMA,
@@ -84,4 +86,5 @@ __all__ = [
     "Torch",
     "Verification",
     "Wheel",
+    "replace",
 ]

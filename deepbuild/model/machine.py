@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 MACHINE_SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Something on the machine that is there but broken, and so was not used."""
 
     subject: str
@@ -16,8 +15,7 @@ class Problem:
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class System:
+class System(msgspec.Struct, frozen=True):
     """The distribution. `package_manager` is the family that installs packages ("apt", "dnf",
     ... or "" where none was found); `root` says whether commands need no sudo."""
 
@@ -30,8 +28,7 @@ class System:
     root: bool
 
 
-@dataclass(frozen=True)
-class Interpreter:
+class Interpreter(msgspec.Struct, frozen=True):
     """The Python that ops are built for. `headers` is the folder with Python.h, "" if missing."""
 
     executable: str
@@ -51,8 +48,7 @@ class Interpreter:
     """Installed distributions that ops depend on, by normalised name, with their versions."""
 
 
-@dataclass(frozen=True)
-class NvidiaPackage:
+class NvidiaPackage(msgspec.Struct, frozen=True):
     """A folder of torch's own `nvidia/*` wheels that holds CUDA headers or libraries.
 
     `headers` are those of the needed ones that are in it; `libraries` are names as in -lNAME.
@@ -65,8 +61,7 @@ class NvidiaPackage:
     libraries: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Torch:
+class Torch(msgspec.Struct, frozen=True):
     """The torch of the target interpreter. `cuda` is None for a build without CUDA;
     `min_cxx_std` is what its headers demand (17, 20), 0 if unknown."""
 
@@ -80,8 +75,7 @@ class Torch:
     nvidia: tuple[NvidiaPackage, ...] = ()
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """One GPU; `capability` is "" where only its name or PCI id could be read."""
 
     index: int
@@ -91,8 +85,7 @@ class Gpu:
     visible: bool = True
 
 
-@dataclass(frozen=True)
-class Gpus:
+class Gpus(msgspec.Struct, frozen=True):
     """The GPUs, the driver, and which source answered: "NVML", "nvidia-smi", "/proc", "PCI"."""
 
     devices: tuple[Gpu, ...]
@@ -103,8 +96,7 @@ class Gpus:
     tried: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Toolkit:
+class Toolkit(msgspec.Struct, frozen=True):
     """A CUDA toolkit that has an nvcc. `missing` lists the parts that compiling with ATen needs
     and that are not there; `libraries` are names as in -lNAME."""
 
@@ -121,8 +113,7 @@ class Toolkit:
     libraries: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Compiler:
+class Compiler(msgspec.Struct, frozen=True):
     """A C and C++ compiler pair. `family` is "gcc" or "clang"; `cc` is "" if its C half is
     missing; `broken` says why it cannot compile, "" if it was seen to."""
 
@@ -134,8 +125,7 @@ class Compiler:
     broken: str = ""
 
 
-@dataclass(frozen=True)
-class Cpu:
+class Cpu(msgspec.Struct, frozen=True):
     """The CPU: archspec's name for it and the psABI level that it satisfies ("x86-64-v3")."""
 
     name: str
@@ -144,8 +134,7 @@ class Cpu:
     model: str
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """What this process may use, and what set the limit ("affinity mask", "cgroup v1" ...)."""
 
     cores: int
@@ -155,8 +144,7 @@ class Resources:
     disk_free: int
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """Programs and libraries beside the compilers: version, or "" where there is none."""
 
     ninja: str
@@ -165,8 +153,7 @@ class Tools:
     libaio_library: str
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """Everything that a plan needs to know of a machine. Recordable, so that a plan for it can
     be made anywhere."""
 
@@ -184,8 +171,7 @@ class Machine:
     schema: int = MACHINE_SCHEMA
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(msgspec.Struct, frozen=True):
     """One op as the DeepSpeed tree's own builder describes it.
 
     `module` is where its library is imported from, `libraries` its -l flags. `min_capability` is
@@ -203,8 +189,7 @@ class Op:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A DeepSpeed tree. `digest` identifies its content; `spec` gets it
     again."""
 

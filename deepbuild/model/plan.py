@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 PLAN_SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What the user asked for; empty means "decide for me"."""
 
     purpose: str = "wheel"
@@ -25,14 +24,12 @@ class Request:
     debug_info: bool = False
 
 
-@dataclass(frozen=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     value: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """One choice: what, why, on which evidence, and what else there was."""
 
     topic: str
@@ -42,8 +39,7 @@ class Decision:
     rejected: tuple[Rejected, ...] = ()
 
 
-@dataclass(frozen=True)
-class Blocker:
+class Blocker(msgspec.Struct, frozen=True):
     """Something that must change before the build can work, and the command that changes it."""
 
     code: str
@@ -52,14 +48,12 @@ class Blocker:
     fix: str
 
 
-@dataclass(frozen=True)
-class EnvVar:
+class EnvVar(msgspec.Struct, frozen=True):
     value: str
     reason: str
 
 
-@dataclass(frozen=True)
-class PlannedOp:
+class PlannedOp(msgspec.Struct, frozen=True):
     """`verdict` is "build", "skip" or "blocked"; `arches` are those that its device code gets."""
 
     name: str
@@ -76,8 +70,7 @@ class PlannedOp:
         return any(source.endswith(".cu") for source in self.sources)
 
 
-@dataclass(frozen=True)
-class PlannedSource:
+class PlannedSource(msgspec.Struct, frozen=True):
     """`spec` gets the same tree again, `digest` tells whether it is the same."""
 
     version: str
@@ -86,22 +79,19 @@ class PlannedSource:
     spec: str
 
 
-@dataclass(frozen=True)
-class PlannedPython:
+class PlannedPython(msgspec.Struct, frozen=True):
     executable: str
     version: str
     tag: str
 
 
-@dataclass(frozen=True)
-class PlannedTorch:
+class PlannedTorch(msgspec.Struct, frozen=True):
     version: str
     cuda: str | None
     root: str
 
 
-@dataclass(frozen=True)
-class PlannedToolkit:
+class PlannedToolkit(msgspec.Struct, frozen=True):
     """`include` and `lib` are the folders that the overlay links together, first one wins."""
 
     version: str
@@ -112,16 +102,14 @@ class PlannedToolkit:
     lib: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class PlannedCompiler:
+class PlannedCompiler(msgspec.Struct, frozen=True):
     family: str
     version: str
     cc: str
     cxx: str
 
 
-@dataclass(frozen=True)
-class FlagPolicy:
+class FlagPolicy(msgspec.Struct, frozen=True):
     """What the shim compilers change in the commands that DeepSpeed gives: `cpu_flags` replace
     every -march/-mcpu/-mtune, `simd` replaces DeepSpeed's own SIMD macro."""
 
@@ -130,8 +118,7 @@ class FlagPolicy:
     debug_info: bool
 
 
-@dataclass(frozen=True)
-class BuildPlan:
+class BuildPlan(msgspec.Struct, frozen=True):
     """A complete build, decided: `build` reads nothing else. `{work}` in the value of a variable
     stands for the folder that the build works in; `memory` is whole GiB in bytes, since what is
     available changes by the second. `id` is the hash of all the rest."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 WHEEL_SCHEMA = 1
 VERIFICATION_SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class BuiltOp:
+class BuiltOp(msgspec.Struct, frozen=True):
     """One op's library in a wheel, as read back out of it. `sass` and `ptx` are capabilities."""
 
     name: str
@@ -19,8 +18,7 @@ class BuiltOp:
     ptx: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(msgspec.Struct, frozen=True):
     """A wheel whose content was compared with its plan."""
 
     path: str
@@ -35,8 +33,7 @@ class Wheel:
     schema: int = WHEEL_SCHEMA
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """`status` is "passed", "failed" or "skipped"; a skipped check says why."""
 
     name: str
@@ -44,8 +41,7 @@ class Check:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True):
     """What was proved of an installation, in a fresh child process per op."""
 
     python: str

@@ -6,7 +6,7 @@ are reported at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -26,6 +26,7 @@ from deepbuild.model import (
     Request,
     Source,
     Torch,
+    replace,
 )
 from deepbuild.plan import fixes
 from deepbuild.plan.arches import ArchChoice, choose_arches

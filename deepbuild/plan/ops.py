@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
@@ -19,6 +19,7 @@ from deepbuild.model import (
     Request,
     Source,
     Torch,
+    replace,
 )
 from deepbuild.plan import fixes
 from deepbuild.plan.arches import number

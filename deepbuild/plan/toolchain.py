@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -19,6 +19,7 @@ from deepbuild.model import (
     Request,
     Toolkit,
     Torch,
+    replace,
 )
 from deepbuild.plan import fixes
 

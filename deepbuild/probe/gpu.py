@@ -4,10 +4,9 @@ the driver's library (NVML), nvidia-smi, /proc, and the PCI bus, which knows no 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from deepbuild.host import Host
-from deepbuild.model import Gpu, Gpus
+from deepbuild.model import Gpu, Gpus, replace
 
 _QUERY = "index,name,compute_cap,memory.total,driver_version"
 _NVIDIA_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 from deepbuild.host import Host
-from deepbuild.model import Problem, Toolkit
+from deepbuild.model import Problem, Toolkit, replace
 from deepbuild.probe.answers import last_line
 
 _FIXED_PLACES = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")

@@ -6,12 +6,12 @@ Needs a package index. Run it as: python tests/sources/make.py
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from deepbuild import codec
 from deepbuild.cache import cache_folder
 from deepbuild.host import LocalHost
+from deepbuild.model import replace
 from deepbuild.source import Store, inspect
 
 # name -> release, torch, its CUDA
