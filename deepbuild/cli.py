@@ -176,7 +176,8 @@ def wheel(
 def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.
 
-    From a wheel or plan given, else from a wheel built for this machine. torch is never changed,
+    From a wheel or plan given, else from a wheel built for this machine. With a wheel, --ops names
+    those that must be in it. torch is never changed,
     and if the proof fails, what was there before is put back.
 
     \b
@@ -190,7 +191,8 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         stages = _stages(terminal)
         path = Path(given).absolute() if given else None
         if path:
-            refuse_all_but(context, given, "python", "torch")
+            allowed = ("python", "torch", *(["ops"] if path.suffix == ".whl" else []))
+            refuse_all_but(context, given, *allowed)
         request = request_of("install", options)
         verification = stages.install(target_of(options), request, path)
     _show(as_json, verification, lambda: verification_report(verification))

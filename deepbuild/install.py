@@ -16,6 +16,7 @@ from packaging.utils import parse_wheel_filename
 from deepbuild.errors import InstallError, VerificationError
 from deepbuild.host import Completed, Host
 from deepbuild.model import Check, Interpreter, Torch, Verification
+from deepbuild.plan import accelerator_for
 from deepbuild.probe.answers import last_line, parse_answer
 from deepbuild.wheel.contents import Contents, read_contents
 
@@ -34,8 +35,11 @@ class Installer:
     def site(self) -> Path:
         return Path(self.python.site_packages)
 
-    def install(self, wheel: Path) -> Verification:
+    def install(self, wheel: Path, required: tuple[str, ...] = ()) -> Verification:
         """Install a wheel with its requirements, and verify every op in it.
+
+        Args:
+            required: ops that must be in it.
 
         Raises:
             UsageError: not a whole wheel of DeepSpeed.
@@ -43,7 +47,7 @@ class Installer:
             VerificationError: it was installed and does not work; the old state is back.
         """
         contents = read_contents(wheel)
-        self._require_fit(wheel, contents)
+        self._require_fit(wheel, contents, required)
         with self._transaction():
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
@@ -55,8 +59,10 @@ class Installer:
 
     # ------------------------------------------------------------ before
 
-    def _require_fit(self, wheel: Path, contents: Contents) -> None:
+    def _require_fit(self, wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
         wrong = [*self._tag_problems(wheel), *_torch_problems(contents, self.torch)]
+        missing = [op for op in required if op not in contents.installed_ops]
+        wrong += [f"{op} is not in it" for op in missing]
         if self.python.externally_managed:
             wrong.append(f"{self.python.prefix} belongs to the distribution (externally managed)")
         if wrong:
@@ -152,6 +158,9 @@ class Installer:
         """Import DeepSpeed and every op of the wheel, each in a fresh process, and compute with
         those that can be compared with torch."""
         checks = [self._torch_unchanged(), *self._ask("", contents).checks]
+        if not contents.installed_ops:
+            none = "none in this wheel: DeepSpeed would compile them at run time, where it can"
+            checks.append(Check("ops", "skipped", none))
         for op in contents.installed_ops:
             checks += self._ask(op, contents).checks
         return Verification(self.python.executable, wheel.name, tuple(checks))
@@ -223,11 +232,37 @@ def _torch_problems(contents: Contents, torch: Torch) -> list[str]:
             continue
         if requirement.name == "torch" and not requirement.specifier.contains(torch.version, True):
             return [f"it requires {requirement}, torch here is {torch.version}"]
+    return _claim_problems(contents, torch) if contents.installed_ops else []
+
+
+def _claim_problems(contents: Contents, torch: Torch) -> list[str]:
+    """What DeepSpeed itself would hold against the ops of a wheel at run time: it ignores those
+    recorded for another accelerator, and refuses those of another torch or CUDA."""
+    wrong = []
+    accelerator = accelerator_for(torch)
+    if contents.accelerator != accelerator:
+        said = contents.accelerator or "none"
+        wrong.append(f"its ops are recorded for accelerator {said}, torch here means {accelerator}")
+    built = str(contents.torch_info.get("version", ""))
+    if built and built != ".".join(torch.version.split(".")[:2]):
+        wrong.append(f"its ops were built for torch {built}, torch here is {torch.version}")
     cuda = str(contents.torch_info.get("cuda_version", ""))
-    here = torch.cuda or "0.0"
-    if contents.accelerator == "cuda" and cuda.partition(".")[0] != here.partition(".")[0]:
-        return [f"it was built with CUDA {cuda}, torch here has {torch.cuda or 'no CUDA'}"]
-    return []
+    if contents.accelerator == "cuda" and cuda != (torch.cuda or ""):
+        wrong.append(f"its ops were built for CUDA {cuda}, torch here has {torch.cuda or 'none'}")
+    return wrong
+
+
+def _advice(failed: list[Check]) -> str:
+    """What to do, by what was seen to fail."""
+    evidence = " ".join(check.evidence for check in failed)
+    if "GLIBCXX" in evidence or "CXXABI" in evidence:
+        return (
+            "it was built with a newer C++ library than this Python loads:\n"
+            "use an older g++ (--cxx), or a newer libstdc++ in the environment"
+        )
+    if "illegal instruction" in evidence:
+        return "build it for this CPU: deepbuild install --cpu native, or --cpu x86-64-v2"
+    return "build for this machine: deepbuild install (without a wheel)"
 
 
 def _refuted(verification: Verification) -> VerificationError:
@@ -236,5 +271,5 @@ def _refuted(verification: Verification) -> VerificationError:
         "the installed DeepSpeed does not do what it should",
         found="\n".join(f"{check.name}: {check.evidence}" for check in failed),
         wanted="every op loads from the wheel and computes what torch computes",
-        hint="the old state is back; build for this machine: deepbuild install (without a wheel)",
+        hint=f"the old state is back; {_advice(failed)}",
     )

@@ -33,6 +33,8 @@ OLDEST = Version("0.14.0")
 NEWEST_KNOWN_FOR = 3600.0
 """Seconds for which the index's answer to "which release is the newest?" is believed."""
 
+# The last two are links in a checkout; without them a wheel would lack what DeepSpeed imports.
+_FOLDERS = ("op_builder", "csrc", "deepspeed/ops/op_builder", "deepspeed/ops/csrc")
 _NOT_SOURCE = {".git", "build", "dist", "__pycache__", "git_version_info_installed.py"}
 _NOT_SOURCE_SUFFIXES = (".egg-info", ".so", ".pyc", ".o")
 
@@ -269,15 +271,15 @@ def _check_age(version: Version) -> None:
 
 def _check_tree(root: Path) -> str:
     """The version of a tree, if it is one of DeepSpeed that we can build."""
-    missing = [
-        name for name in ("setup.py", "version.txt", "op_builder") if not (root / name).exists()
-    ]
+    missing = [name for name in ("setup.py", "version.txt") if not (root / name).is_file()]
+    missing += [name for name in _FOLDERS if not (root / name).is_dir()]
     if missing:
         raise UsageError(
             f"{root} is not a DeepSpeed source tree",
             found="no such folder" if not root.exists() else f"no {', '.join(missing)}",
             wanted="the folder that holds DeepSpeed's setup.py",
-            hint="git clone https://github.com/deepspeedai/DeepSpeed",
+            hint="git clone https://github.com/deepspeedai/DeepSpeed\n"
+            "(a copy in which links became text files, as zip archives make them, is not whole)",
         )
     text = (root / "version.txt").read_text(encoding="utf-8", errors="replace").strip()
     try:

@@ -170,7 +170,9 @@ class Stages:
             planned = planned or self.plan(here, request)
             wheel = Path(self.wheel(planned, self.cache / "wheels").path)
         installer = Installer(self.host, self.own_python, python, torch, self.tell.note)
-        return installer.install(wheel)
+        required = tuple(op for op in request.ops if op not in {"auto", "all", "none"})
+        excused = request.allow_missing
+        return installer.install(wheel, tuple(op for op in required if op not in excused))
 
     def _read_given(self, given: Path | None) -> BuildPlan | None:
         """The plan in a file given, None for a wheel; read first, so that a bad file is what the

@@ -191,13 +191,33 @@ def test_trap_9_default_arches_are_what_torch_and_nvcc_both_know() -> None:
 def test_trap_9_explicit_arch_that_nvcc_refuses_blocks() -> None:
     result = planned(request=Request(arches=("6.0;9.0",)))
     refused = blocker(result, "ARCH_REFUSED")
-    assert refused.found == "6.0" and "from 7.5 on" in refused.wanted
+    assert refused.found.startswith("6.0: ") and "from 7.5 on" in refused.found
+    assert "older" in refused.fix
     assert result.arches == ("9.0",)
 
 
-def test_trap_9_future_arch_is_offered_ptx() -> None:
+def test_trap_9_future_arch_is_offered_what_runs_there() -> None:
+    """Code of the same major version runs as it is; else PTX does. Never a Jetson's arch."""
     refused = blocker(planned(request=Request(arches=("10.7",))), "ARCH_REFUSED")
-    assert '"10.3+PTX"' in refused.fix
+    assert '--arch "10.3"' in refused.fix and "newer" in refused.fix
+    old = with_nvcc("12.0", ("7.5", "8.0", "8.6", "8.7"))
+    refused = blocker(planned(old, Request(arches=("8.9",)), OLD), "ARCH_REFUSED")
+    assert '--arch "8.6"' in refused.fix
+    refused = blocker(planned(old, Request(arches=("9.0",)), OLD), "ARCH_REFUSED")
+    assert '--arch "8.6+PTX"' in refused.fix
+
+
+def test_trap_9_suffix_that_nvcc_does_not_know_is_refused() -> None:
+    old = with_nvcc("12.0", ("8.0", "9.0", "10.0"))
+    assert blocker(planned(old, Request(arches=("10.0f",)), OLD), "ARCH_REFUSED")
+    assert planned(old, Request(arches=("9.0a",)), OLD).arches == ("9.0a",)
+
+
+def with_nvcc(version: str, arches: tuple[str, ...]) -> Machine:
+    """A machine whose nvcc says that it knows just these arches."""
+    where = machine(torch="2.9.1+cu126", cuda="12.6", toolkit="12.6")
+    toolkit = replace(where.toolkits[0], version=version, arches=arches)
+    return replace(where, toolkits=(toolkit,))
 
 
 def test_trap_9_minor_mismatch_is_let_through_with_a_reason() -> None:
@@ -727,9 +747,14 @@ def test_law_no_arch_that_nvcc_refuses(version: str, request: Request) -> None:
         assert set(entry.arches) <= set(result.arches)
     # and no wish is lost without a word
     words = {number(arch) for arch in request.arches}
-    told = {number(each.found) for each in result.blockers if each.code == "ARCH_REFUSED"}
+    told = {
+        number(each.found.partition(":")[0])
+        for each in result.blockers
+        if each.code == "ARCH_REFUSED"
+    }
     needs_cuda = any(entry.requested for entry in result.ops) or "auto" in request.ops
-    assert not needs_cuda or not told or words <= told | {number(arch) for arch in result.arches}
+    kept = {number(arch) for arch in result.arches}
+    assert not needs_cuda or not told or words <= told | kept
 
 
 @quick

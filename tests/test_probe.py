@@ -52,14 +52,15 @@ def test_dangling_cuda_home_is_a_problem_with_a_way_out() -> None:
     assert all(problem.fix for problem in problems)
 
 
-def test_cuda_home_that_is_a_list_is_told_apart_from_one_that_is_gone() -> None:
+def test_cuda_home_that_is_a_list_is_looked_at_part_by_part() -> None:
     host = debian()
     host.add_toolkit("13.0")
-    host.variables["CUDA_HOME"] = "/usr/local/cuda-13.0:/usr/local/cuda-12.4"
+    host.variables["CUDA_HOME"] = ":/usr/local/cuda-13.0:/usr/local/cuda-12.4"
     toolkits, problems = find_toolkits(host, "")
     assert [kit.home for kit in toolkits] == ["/usr/local/cuda-13.0"]
-    assert [(p.found, p.fix) for p in problems] == [
-        ("a list of folders", "name one folder: export CUDA_HOME=/usr/local/cuda-13.0")
+    assert "CUDA_HOME" in toolkits[0].found_by
+    assert [(p.subject, p.found) for p in problems] == [
+        ("/usr/local/cuda-12.4 (from CUDA_HOME)", "no such folder")
     ]
 
 

@@ -367,7 +367,9 @@ def test_member_of_negative_size_does_not_read_forever(store, index):
         store.get("0.19.8")
 
 
-@pytest.mark.parametrize("left_out", ["setup.py", "version.txt", "op_builder"])
+@pytest.mark.parametrize(
+    "left_out", ["setup.py", "version.txt", "op_builder", "deepspeed/ops/op_builder"]
+)
 def test_archive_of_something_else_is_refused(store, index, left_out):
     files = {n: t for n, t in tree_files().items() if not n.startswith(left_out)}
     index.add("deepspeed-0.19.8.tar.gz", sdist(files=files))
@@ -572,13 +574,13 @@ def test_digest_changes_with_the_content(tree, change):
 
 
 def test_copy_keeps_links_and_leaves_out_what_a_build_left(tree, tmp_path):
-    (tree / "deepspeed/ops").symlink_to("../csrc")
+    (tree / "deepspeed/csrc").symlink_to("../csrc")
     (tree / "file-link").symlink_to("setup.py")
     (tree / "dangling").symlink_to("/gone")
     write_tree(tree, {"build/lib/x.py": "", "csrc/x.o": "", "csrc/a.so": ""})
     copy_tree(tree, tmp_path / "copy")
     copy = tmp_path / "copy"
-    assert (copy / "deepspeed/ops").readlink() == Path("../csrc")
+    assert (copy / "deepspeed/csrc").readlink() == Path("../csrc")
     assert (copy / "file-link").readlink() == Path("setup.py")
     assert (copy / "dangling").readlink() == Path("/gone")
     assert not any((copy / name).exists() for name in ("build", "csrc/x.o", "csrc/a.so"))
@@ -609,8 +611,9 @@ def test_folder_with_a_bad_version_is_refused(store, tree, text):
 def test_folder_whose_version_cannot_be_read_is_said(store, tree):
     (tree / "version.txt").unlink()
     (tree / "version.txt").mkdir()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="not a DeepSpeed source tree") as caught:
         store.get(str(tree))
+    assert "no version.txt" in caught.value.found
 
 
 def test_folder_of_an_old_release_is_refused(store, tree):

@@ -29,6 +29,8 @@ def tree_files(version: str = "0.19.8") -> dict[str, str]:
         "setup.py": RAISING_SETUP,
         "version.txt": version + "\n",
         "op_builder/__init__.py": "",
+        "deepspeed/ops/op_builder/__init__.py": "",
+        "deepspeed/ops/csrc/README": "a link to csrc in a checkout",
         "op_builder/all_ops.py": "ALL_OPS = {}\n",
         "deepspeed/__init__.py": "",
         "csrc/adam/cpu_adam.cpp": "int answer() { return 42; }\n",

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from deepbuild.errors import VerificationError
 from deepbuild.model import BuildPlan, BuiltOp
-from deepbuild.plan.arches import number
+from deepbuild.plan.gpus import number
 from deepbuild.wheel.contents import Contents, read_contents, read_ops
 
 

@@ -11,9 +11,18 @@ from packaging.version import Version
 from deepbuild import facts
 from deepbuild.errors import UsageError
 from deepbuild.model import Blocker, Decision, Machine, Rejected, Request, Toolkit, Torch
+from deepbuild.plan.gpus import (
+    capability,
+    gpu_capability,
+    number,
+    unserved_gpus,
+    visible_gpus,
+    why_no_gpu,
+)
 
 _ARCH = re.compile(r"^(\d{1,2}\.\d)([af]?)(\+PTX)?$", re.IGNORECASE)
 _BF16 = Version("8.0")
+_TEGRA = {"5.3", "6.2", "7.2", "8.7", "10.1", "11.0"}  # Jetson boards: never what a card wants
 _SUFFIX_BREAKS_FROM = Version("0.19.1")  # builder.py reads the minor number with int()
 
 
@@ -34,8 +43,7 @@ def choose_arches(
         UsageError: an arch that is none, or a GPU name that is not known.
     """
     wanted, reason, evidence = _wanted(machine, torch, request)
-    known = _known_to(toolkit)
-    kept = tuple(arch for arch in wanted if not known or number(arch) in known)
+    kept = tuple(arch for arch in wanted if _accepts(toolkit, arch))
     refused = [arch for arch in wanted if arch not in kept]
     rejected = tuple(Rejected(arch, _refused_by(toolkit, arch)) for arch in refused)
     kept, suffix_warnings = _without_suffix(kept, release)
@@ -44,12 +52,11 @@ def choose_arches(
     if not kept and not blockers:
         blockers = (_nothing_left(toolkit, wanted, evidence),)
     value = ";".join(kept) or "none"
-    return ArchChoice(
-        kept,
-        Decision("arches", value, reason, evidence, rejected),
-        blockers,
-        (*suffix_warnings, *_bf16_warning(kept), *_torch_warning(kept, torch)),
-    )
+    warnings = [*suffix_warnings, *_bf16_warning(kept), *_torch_warning(kept, torch)]
+    if kept and not explicit:
+        warnings += unserved_gpus(machine, kept)
+    decision = Decision("arches", value, reason, evidence, rejected)
+    return ArchChoice(kept, decision, blockers, tuple(warnings))
 
 
 def _wanted(machine: Machine, torch: Torch, request: Request) -> tuple[tuple[str, ...], str, str]:
@@ -59,36 +66,12 @@ def _wanted(machine: Machine, torch: Torch, request: Request) -> tuple[tuple[str
         named = [capability(name) for name in request.gpus]
         pairs = ", ".join(f"{name} = {cc}" for name, cc in zip(request.gpus, named, strict=True))
         return sort_arches(named), f"the GPUs asked for: {pairs}", "--gpu, NVIDIA's capability list"
-    visible = [gpu for gpu in machine.gpus.devices if gpu.visible]
-    found = [gpu.capability or facts.capability_of(gpu.name) or "" for gpu in visible]
-    if any(found):
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in visible))
-        return (
-            sort_arches([cc for cc in found if cc]),
-            f"the GPUs of this machine: {names}",
-            machine.gpus.answered_by,
-        )
-    own = sort_arches([number(arch) for arch in torch.arches])
-    return own, "no GPU here and none named: all that torch itself runs on", "torch's arch flags"
-
-
-def capability(name: str) -> str:
-    """The compute capability of a GPU by its name.
-
-    Raises:
-        UsageError: unknown or ambiguous; the nearest names are given.
-    """
-    found = facts.capability_of(name)
+    found = sort_arches([cc for gpu in visible_gpus(machine) if (cc := gpu_capability(gpu))])
     if found:
-        return found
-    matches = facts.find_gpus(name)
-    near = [f"{row.name} ({row.capability})" for row in matches] or facts.nearest_gpus(name)
-    raise UsageError(
-        f"--gpu {name} is {'ambiguous' if matches else 'not known'}",
-        found=name,
-        wanted="a GPU of NVIDIA's list" + (f", such as {', '.join(near[:4])}" if near else ""),
-        hint='or give its compute capability: --arch "9.0"',
-    )
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in visible_gpus(machine)))
+        return found, f"the GPUs of this machine: {names}", machine.gpus.answered_by
+    own = sort_arches([number(arch) for arch in torch.arches])
+    return own, f"{why_no_gpu(machine)}: all that torch itself runs on", "torch's arch flags"
 
 
 def parse_arches(words: tuple[str, ...]) -> list[str]:
@@ -115,14 +98,6 @@ def parse_arches(words: tuple[str, ...]) -> list[str]:
     return arches
 
 
-def number(arch: str) -> str:
-    """
-    >>> number("9.0a+PTX")
-    '9.0'
-    """
-    return arch.removesuffix("+PTX").rstrip("af")
-
-
 def sort_arches(arches: list[str]) -> tuple[str, ...]:
     """Each once, in the order of their numbers; +PTX wins over the same arch without it.
 
@@ -143,27 +118,48 @@ def _known_to(toolkit: Toolkit | None) -> frozenset[str]:
     return frozenset(toolkit.arches or (row.archs if row else ()))
 
 
+def _accepts(toolkit: Toolkit | None, arch: str) -> bool:
+    """Whether nvcc takes an arch; what nobody says is not refused. `a` and `f` forms are in no
+    answer of nvcc, only in the table."""
+    known = _known_to(toolkit)
+    if not known or toolkit is None:
+        return True
+    bare = arch.removesuffix("+PTX")
+    row = facts.nvcc_archs(toolkit.version)
+    suffix_known = bare[-1] not in "af" or row is None or bare in row.suffixed
+    return number(arch) in known and suffix_known
+
+
 def _refused_by(toolkit: Toolkit | None, arch: str) -> str:
     version = toolkit.version if toolkit else "?"
     known = sorted(_known_to(toolkit), key=Version)
-    if known and Version(number(arch)) < Version(known[0]):
+    if known and _is_older(arch, known):
         return f"nvcc {version} no longer builds for it (from {known[0]} on)"
     return f"nvcc {version} does not know it (it knows {', '.join(known)})"
 
 
-def _blocker(toolkit: Toolkit | None, arch: str) -> Blocker:
+def _is_older(arch: str, known: list[str]) -> bool:
+    return Version(number(arch)) < Version(known[0])
+
+
+def _way_out(toolkit: Toolkit | None, arch: str) -> str:
+    """What helps where nvcc refuses an arch: it depends on which of the two is the older."""
     known = sorted(_known_to(toolkit), key=Version)
-    older = [cc for cc in known if Version(cc) < Version(number(arch))]
-    fix = (
-        f'--arch "{older[-1]}+PTX" runs there by PTX'
-        if older
-        else "an older CUDA toolkit and torch"
-    )
-    if older:
-        fix += ", or a newer CUDA toolkit and torch"
-    return Blocker(
-        "ARCH_REFUSED", arch, f"an arch that is not refused: {_refused_by(toolkit, arch)}", fix
-    )
+    if known and _is_older(arch, known):
+        return "an older CUDA toolkit, and a torch for it"
+    wanted = Version(number(arch))
+    near = [cc for cc in known if Version(cc) <= wanted and cc not in _TEGRA]
+    if not near:
+        return "a newer CUDA toolkit, and a torch for it"
+    same = Version(near[-1]).major == wanted.major
+    use = near[-1] if same else f"{near[-1]}+PTX"
+    how = "its code runs there" if same else "compiled there at first use"
+    return f'--arch "{use}" ({how}), or a newer CUDA toolkit, and a torch for it'
+
+
+def _blocker(toolkit: Toolkit | None, arch: str) -> Blocker:
+    refused = f"{arch}: {_refused_by(toolkit, arch)}"
+    return Blocker("ARCH_REFUSED", refused, "arches that nvcc builds for", _way_out(toolkit, arch))
 
 
 def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...], evidence: str) -> Blocker:
@@ -171,8 +167,8 @@ def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...], evidence: st
     found = "no GPU here, and torch names no arch"
     fix = 'name them: --arch "8.0;9.0" or --gpu a100,h100'
     if wanted:
-        found = f"{', '.join(wanted)} (from {evidence}): {_refused_by(toolkit, wanted[0])}"
-        fix = f"an older CUDA toolkit and torch for these; for other GPUs, {fix}"
+        found = f"{', '.join(wanted)} (from {evidence}): {_refused_by(toolkit, wanted[-1])}"
+        fix = f"{_way_out(toolkit, wanted[-1])};\nfor other GPUs, {fix}"
     least = f"at least one arch that nvcc builds for ({known})" if known else "at least one arch"
     return Blocker("NO_ARCH", found, least, fix)
 

@@ -73,11 +73,16 @@ def _compilers(compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
     if compiler is None:
         return {}
     reason = f"shim of {{}} ({compiler.family} {compiler.version}): applies the planned flags"
-    return {
+    env = {
         "CC": EnvVar("{work}/shims/gcc", reason.format(compiler.cc)),
         "CXX": EnvVar("{work}/shims/g++", reason.format(compiler.cxx)),
         "TORCH_NO_COMPILER_WRAPPER": EnvVar("1", "torch would put a ccache on PATH before nvcc"),
     }
+    if compiler.family == "clang":
+        env["TORCH_DONT_CHECK_COMPILER_ABI"] = EnvVar(
+            "1", "torch would hold clang's version against gcc's limits; nvcc's own were checked"
+        )
+    return env
 
 
 def _parallel(jobs: int) -> dict[str, EnvVar]:

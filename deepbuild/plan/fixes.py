@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from deepbuild import facts
 from deepbuild.model import Interpreter, Machine
 
@@ -39,6 +41,9 @@ def gcc(machine: Machine, major: int) -> str:
 def toolkit(machine: Machine, cuda: str) -> str:
     """How to get a CUDA toolkit of one version here, without and with root."""
     major, _, minor = cuda.partition(".")
-    command = install(machine, "cuda-toolkit", major=major, minor=minor)
-    conda = facts.install_command("cuda-toolkit", "conda", major=major, minor=minor)
-    return f"{command}   # from NVIDIA's repository\nor, without root: {conda}"
+    family, root = machine.system.package_manager, machine.system.root
+    fields: dict[str, Any] = {"major": major, "minor": minor}
+    command = facts.install_command("cuda-toolkit", family, root=root, **fields) if family else None
+    conda = facts.install_command("cuda-toolkit", "conda", **fields)
+    packaged = f"{command}   # from NVIDIA's repository\nor, without root: " if command else ""
+    return f"{packaged}{conda}"

@@ -22,7 +22,7 @@ from deepbuild.model import (
     replace,
 )
 from deepbuild.plan import fixes
-from deepbuild.plan.arches import number
+from deepbuild.plan.gpus import number
 from deepbuild.plan.toolchain import ToolkitChoice
 
 # async_io and gds load the shared pin_memory library at run time, where no compiler may be.
@@ -89,9 +89,12 @@ def _unknown(word: str, names: list[str], source: Source) -> UsageError:
     by_variable = {op.build_var.removeprefix("DS_BUILD_").lower(): op.name for op in source.ops}
     near = by_variable.get(word.lower().removeprefix("ds_build_"), "")
     close = [near] if near else difflib.get_close_matches(word, names, 3, 0.5)
+    because = ""
+    if source.accelerator == "cpu":
+        because = "; this torch has no CUDA, so only the CPU accelerator's ops are there"
     return UsageError(
         f"DeepSpeed {source.version} has no op {word!r} for the accelerator {source.accelerator}",
-        found=word,
+        found=word + because,
         wanted=", ".join(names),
         hint=f"did you mean {' or '.join(close)}?" if close else "",
     )
@@ -196,7 +199,8 @@ def _filtered_arches(op: Op, around: Surroundings) -> Obstacle | None:
     return Obstacle(
         f"its builder keeps only arches from {op.min_capability} on, and none is planned",
         f"an arch of {op.min_capability} or newer",
-        f"add one: --arch {';'.join((*around.arches, op.min_capability))!r}, or leave the op out",
+        f"for GPUs from {op.min_capability} on, add it: "
+        f"--arch {';'.join((*around.arches, op.min_capability))!r}; for others leave the op out",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -26,6 +27,8 @@ from deepbuild.plan import fixes
 # The oldest gcc whose -std=c++NN torch's headers compile with: c10 refuses gcc below 9
 # ("We need GCC 9 or later"), and gcc 9 does not know -std=c++20.
 _OLDEST_GCC = {14: 5, 17: 9, 20: 10}
+_CU = re.compile(r"^cu\d+$")
+_BESIDE_CUDA = {"cudnn", "cusparselt", "nccl", "nvshmem"}
 _PROGRAMS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
 
 
@@ -131,7 +134,15 @@ def _lacking(kit: Toolkit, torch: Torch) -> list[str]:
 
 
 def _packs(torch: Torch) -> tuple[NvidiaPackage, ...]:
-    return torch.nvidia
+    """The folders of torch's nvidia wheels that go with its CUDA. Those of another major version
+    may lie there still: `cuN` holds all of CUDA N (13 and newer); the folders by component are
+    CUDA 12's, but for the libraries that both have."""
+    own = f"cu{(torch.cuda or '').partition('.')[0]}"
+    names = {pack.name for pack in torch.nvidia}
+    fitting = [pack for pack in torch.nvidia if pack.name == own or not _CU.match(pack.name)]
+    if own in names:
+        fitting = [pack for pack in fitting if pack.name == own or pack.name in _BESIDE_CUDA]
+    return tuple(fitting)
 
 
 def _planned(kit: Toolkit, torch: Torch) -> PlannedToolkit:
@@ -173,7 +184,20 @@ def _toolkit_fix(machine: Machine, torch: Torch, request: Request) -> str:
     if others:
         return f"leave --cuda-home away: {_label(others[0])} fits"
     mends = [f"{p.subject}: {p.fix}" for p in machine.problems if p.fix]
-    return "\n".join([fixes.toolkit(machine, torch.cuda), *mends])
+    ways = [fixes.toolkit(machine, torch.cuda), *_other_torches(machine, torch), *mends]
+    return "\n".join(ways)
+
+
+def _other_torches(machine: Machine, torch: Torch) -> list[str]:
+    """The builds of the same torch for the major versions that toolkits here have."""
+    row = facts.torch_row(torch.version)
+    here = {Version(kit.version).major for kit in machine.toolkits}
+    builds = [cuda for cuda in (row.cuda_variants if row else ()) if Version(cuda).major in here]
+    if not builds or Version(torch.cuda or "0").major in here:
+        return []
+    release = Version(torch.version).public
+    names = " or ".join(f"{release}+cu{cuda.replace('.', '')}" for cuda in builds)
+    return [f"or use the build of torch for the toolkit that is here: {names}"]
 
 
 def choose_compiler(

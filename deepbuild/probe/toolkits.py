@@ -56,7 +56,8 @@ def find_toolkits(host: Host, insisted: str) -> tuple[tuple[Toolkit, ...], tuple
 def _candidates(host: Host, insisted: str) -> list[tuple[str, str]]:
     env = host.env()
     named = [(insisted, "--cuda-home")] if insisted else []
-    named += [(env[v], v) for v in ("CUDA_HOME", "CUDA_PATH") if env.get(v)]
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        named += [(home, variable) for home in env.get(variable, "").split(":") if home]
     nvcc = host.which("nvcc")
     if nvcc and (top := _home_of_nvcc(host, nvcc)):
         named.append((top, f"nvcc on PATH ({nvcc})"))
@@ -75,9 +76,6 @@ def _home_of_nvcc(host: Host, nvcc: str) -> str:
 
 def _problem(host: Host, home: str, found_by: str) -> Problem | None:
     subject = f"{home} (from {found_by})" if found_by != home else home
-    if ":" in home and not host.file_id(home):
-        first = home.partition(":")[0]
-        return Problem(subject, "a list of folders", f"name one folder: export CUDA_HOME={first}")
     if host.is_link(home) and host.file_id(home) is None:
         target = host.real_path(home)
         return Problem(

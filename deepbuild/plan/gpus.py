@@ -1,0 +1,75 @@
+"""GPUs and the code that runs on them."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from deepbuild import facts
+from deepbuild.errors import UsageError
+from deepbuild.model import Gpu, Machine
+
+
+def number(arch: str) -> str:
+    """
+    >>> number("9.0a+PTX")
+    '9.0'
+    """
+    return arch.removesuffix("+PTX").rstrip("af")
+
+
+def visible_gpus(machine: Machine) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES does not hide."""
+    return [gpu for gpu in machine.gpus.devices if gpu.visible]
+
+
+def gpu_capability(gpu: Gpu) -> str:
+    """What the driver says, else NVIDIA's list by the GPU's name; "" if neither knows."""
+    return gpu.capability or facts.capability_of(gpu.name) or ""
+
+
+def why_no_gpu(machine: Machine) -> str:
+    """Why no arch follows from the GPUs of a machine."""
+    devices = machine.gpus.devices
+    if not devices:
+        return "no GPU here and none named"
+    if not visible_gpus(machine):
+        return f"CUDA_VISIBLE_DEVICES={machine.gpus.visible_devices!r} hides the GPUs here"
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in devices))
+    return f"the capability of {names} is unknown"
+
+
+def unserved_gpus(machine: Machine, arches: tuple[str, ...]) -> list[str]:
+    """A warning for each visible GPU that code for these arches does not run on: SASS runs within
+    its major version from its minor on, PTX on all that is newer."""
+    warnings = []
+    for gpu in visible_gpus(machine):
+        own = gpu_capability(gpu)
+        if not own:
+            warnings.append(f"{gpu.name}: capability unknown, so it may not be served; name it.")
+        elif not any(_runs_on(arch, own) for arch in arches):
+            warnings.append(f"{gpu.name} ({own}) is not served by {';'.join(arches)}.")
+    return list(dict.fromkeys(warnings))
+
+
+def _runs_on(arch: str, own: str) -> bool:
+    code, gpu = Version(number(arch)), Version(own)
+    return code <= gpu and (arch.endswith("+PTX") or code.major == gpu.major)
+
+
+def capability(name: str) -> str:
+    """The compute capability of a GPU by its name.
+
+    Raises:
+        UsageError: unknown or ambiguous; the nearest names are given.
+    """
+    found = facts.capability_of(name)
+    if found:
+        return found
+    matches = facts.find_gpus(name)
+    near = [f"{row.name} ({row.capability})" for row in matches] or facts.nearest_gpus(name)
+    raise UsageError(
+        f"--gpu {name} is {'ambiguous' if matches else 'not known'}",
+        found=name,
+        wanted="a GPU of NVIDIA's list" + (f", such as {', '.join(near[:4])}" if near else ""),
+        hint='or give its compute capability: --arch "9.0"',
+    )

@@ -1,0 +1,91 @@
+"""What fits an environment, before anything is changed in it. (Real installs: tests/e2e.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_host import debian
+from test_plan import machine
+
+from deepbuild.errors import InstallError
+from deepbuild.install import Installer, _advice
+from deepbuild.model import Check, Machine
+from deepbuild.wheel.contents import Contents
+
+WHEEL = Path("deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl")
+
+
+def contents(**changes: object) -> Contents:
+    facts: dict = {
+        "version": "0.19.8",
+        "requires": ("torch==2.14.*",),
+        "installed_ops": ("cpu_adam", "utils"),
+        "accelerator": "cuda",
+        "torch_info": {"version": "2.14", "cuda_version": "13.0"},
+        "libraries": {},
+    }
+    return Contents(**facts | changes)
+
+
+def installer(where: Machine | None = None) -> Installer:
+    where = where or machine()
+    assert where.python and where.torch
+    return Installer(debian(), "/python", where.python, where.torch, lambda _: None)
+
+
+def refused(what: Contents, required: tuple[str, ...] = ()) -> str:
+    with pytest.raises(InstallError, match="does not fit") as caught:
+        installer()._require_fit(WHEEL, what, required)
+    assert caught.value.exit_code == 6
+    return caught.value.found
+
+
+def test_wheel_that_fits_is_taken() -> None:
+    installer()._require_fit(WHEEL, contents(), ("utils",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"accelerator": "cpu"}, "recorded for accelerator cpu, torch here means cuda"),
+        ({"torch_info": {"version": "2.3", "cuda_version": "13.0"}}, "built for torch 2.3"),
+        ({"torch_info": {"version": "2.14", "cuda_version": "12.6"}}, "built for CUDA 12.6"),
+        ({"requires": ("torch==2.13.*",)}, "it requires torch==2.13.*"),
+    ],
+)
+def test_what_deepspeed_would_ignore_or_refuse_is_refused_before(changes, found) -> None:
+    """Trap 1: a wheel recorded for the CPU accelerator is ignored on a GPU node."""
+    assert found in refused(contents(**changes))
+
+
+def test_op_that_must_be_there_is_named() -> None:
+    assert refused(contents(), ("utils", "fused_adam")) == "fused_adam is not in it"
+
+
+def test_wheel_without_ops_is_no_matter_of_torch() -> None:
+    bare = contents(installed_ops=(), accelerator="cpu", torch_info={})
+    installer()._require_fit(WHEEL, bare, ())
+
+
+def test_wheel_without_ops_is_not_called_verified(monkeypatch) -> None:
+    """B155: an install that compiled nothing must not look like one that did."""
+    checked = installer()
+    monkeypatch.setattr(Installer, "_torch_unchanged", lambda self: Check("t", "passed", ""))
+    monkeypatch.setattr(Installer, "_ask", lambda self, op, c: type("A", (), {"checks": ()})())
+    bare = contents(installed_ops=(), accelerator="", torch_info={})
+    found = {check.name: check for check in checked.verify(WHEEL, bare).checks}
+    assert found["ops"].status == "skipped"
+    assert "none in this wheel" in found["ops"].evidence
+
+
+@pytest.mark.parametrize(
+    ("evidence", "word"),
+    [
+        ("ImportError: libstdc++.so.6: version `GLIBCXX_3.4.32' not found", "older g++"),
+        ("illegal instruction: built for a newer CPU than this", "--cpu"),
+        ("AttributeError: nothing", "without a wheel"),
+    ],
+)
+def test_advice_follows_what_was_seen(evidence: str, word: str) -> None:
+    assert word in _advice([Check("cpu_adam loads", "failed", evidence)])
