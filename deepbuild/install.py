@@ -17,7 +17,7 @@ from deepbuild.errors import InstallError, VerificationError
 from deepbuild.host import Completed, Host
 from deepbuild.model import Check, Interpreter, Torch, Verification
 from deepbuild.plan import accelerator_for
-from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.probe.answers import last_line, parse_answer, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
 
 
@@ -177,7 +177,7 @@ class Installer:
         done = self.host.ask_python(self.python.executable, "verify_op", op, accelerator)
         answer = parse_answer(done, _Answer)
         if answer is None:
-            why = _signal(done) or last_line(done)
+            why = signal_words(done) or last_line(done)
             return _Answer((Check(f"{op or 'deepspeed'} loads", "failed", why),), ())
         return answer
 
@@ -216,12 +216,6 @@ def _require_ok(done: Completed, python: Interpreter) -> None:
 class _Answer:
     checks: tuple[Check, ...]
     ops: tuple[str, ...]
-
-
-def _signal(done: Completed) -> str:
-    """What a process that died by a signal most likely met."""
-    known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}
-    return known.get(done.returncode, "")
 
 
 def _torch_problems(contents: Contents, torch: Torch) -> list[str]:

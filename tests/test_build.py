@@ -104,6 +104,14 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_loaded():
+    """The toys' torch is a version and no more: nothing can be loaded with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "prove_loading", lambda *_: None)
+        yield
+
+
 # --- before anything runs
 
 

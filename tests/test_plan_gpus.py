@@ -111,3 +111,18 @@ def test_fix_of_a_filtered_op_is_for_other_gpus() -> None:
     box = machine(lambda host: host.add_gpus_nvml(("Tesla T4", "7.5")))
     result = planned(box, Request(ops=("fp_quantizer",)), OLD)
     assert [each for each in result.blockers if each.code == "OP_FP_QUANTIZER"]
+
+
+def test_torch_without_cuda_beside_a_gpu_is_named() -> None:
+    box = machine(lambda host: host.add_gpus_nvml(("A100", "8.0")), torch="2.14.1+cpu", cuda=None)
+    assert mind(plan(box, read_source(CPU), Request()), "no CUDA")
+    bare = machine(torch="2.14.1+cpu", cuda=None)
+    assert not mind(plan(bare, read_source(CPU), Request()), "no CUDA")
+
+
+def test_rocm_is_the_blocker_whatever_op_is_named() -> None:
+    box = machine(torch="2.14.1+rocm6.4", cuda=None)
+    assert box.torch is not None
+    box = replace(box, torch=replace(box.torch, hip="6.4"))
+    result = plan(box, read_source(CPU), Request(ops=("fused_lamb",)))
+    assert blocker(result, "ROCM")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepbuild import codec
+from deepbuild.build.load import prove_loading
 from deepbuild.build.progress import Progress
 from deepbuild.build.prove import prove, torch_pin, without
 from deepbuild.build.workspace import Workspace, lay_out, locked
@@ -123,6 +124,7 @@ def _build_in(
     if path is None:
         raise _died(work, 0)
     ops = prove(path, plan, tuple(failed))
+    prove_loading(path, ops, plan, work.folder / "proof")
     wheel = Wheel(
         path=str(path),
         sha256=sha256_of(path),

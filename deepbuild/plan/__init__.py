@@ -44,7 +44,7 @@ from deepbuild.plan.toolchain import (
 __all__ = ["accelerator_for", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
-_NO_GPU_OPS = "GPUs are asked for, and torch has no CUDA: only ops for the CPU are built."
+_NO_GPU_OPS = "There or asked for are GPUs, but torch has no CUDA: only ops for the CPU are built."
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
 
 
@@ -88,6 +88,8 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
         UsageError: the request cannot be meant (an unknown op, arch, GPU or CPU level).
     """
     python, torch = require_torch(machine)
+    if torch.hip:  # that is the blocker; op names of CUDA would only hide it
+        request = replace(request, ops=("auto",), allow_missing=())
     choices = _choose(machine, torch, source, request)
     around = Surroundings(machine, source, torch, choices.toolkit, choices.arches.arches)
     ops, op_blockers = choose_ops(around, request)
@@ -138,7 +140,7 @@ def _draft(
         memory=memory,
         decisions=_decisions(python, torch, source, choices, jobs_decision),
         blockers=(),
-        warnings=_warnings(choices, torch, request),
+        warnings=_warnings(choices, machine, request),
         allow_missing=request.allow_missing,
         local_version=local,
         wheel=_wheel_name(source, local, python, ops),
@@ -162,9 +164,10 @@ def _decisions(
     return (*found, choices.cpu.decision, jobs)
 
 
-def _warnings(choices: _Choices, torch: Torch, request: Request) -> tuple[str, ...]:
+def _warnings(choices: _Choices, machine: Machine, request: Request) -> tuple[str, ...]:
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
-    unused = () if torch.cuda or not (request.arches or request.gpus) else (_NO_GPU_OPS,)
+    gpu_named = bool(request.arches or request.gpus or machine.gpus.devices)
+    unused = (_NO_GPU_OPS,) if gpu_named and not choices.toolkit else ()
     return (*unused, *toolkit, *choices.arches.warnings, *choices.cpu.warnings)
 
 

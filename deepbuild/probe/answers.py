@@ -30,3 +30,9 @@ def last_line(done: Completed) -> str:
     """The last line that a failed program printed, to quote it."""
     lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     return lines[-1] if lines else f"exit status {done.returncode}, no output"
+
+
+def signal_words(done: Completed) -> str:
+    """What a process that died by a signal most likely met, "" for another end."""
+    known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}
+    return known.get(done.returncode, "")

@@ -1,0 +1,69 @@
+"""Every op of a finished wheel loads with the torch that it was built for."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepbuild import codec
+from deepbuild.children import MARKER
+from deepbuild.errors import VerificationError
+from deepbuild.host import Completed, LocalHost
+from deepbuild.model import BuildPlan, BuiltOp
+from deepbuild.probe.answers import last_line, signal_words
+
+
+@dataclass(frozen=True)
+class _Answer:
+    op: str
+    error: str
+
+
+def prove_loading(wheel: Path, ops: tuple[BuiltOp, ...], plan: BuildPlan, folder: Path) -> None:
+    """Load every library of a wheel in a child of the plan's interpreter.
+
+    Args:
+        folder: where to unpack the libraries; emptied first.
+
+    Raises:
+        VerificationError: an op does not load; all that do not are named.
+    """
+    if not ops:
+        return
+    paths = _unpack(wheel, ops, folder)
+    arguments = [f"{op}={path}" for op, path in paths.items()]
+    done = LocalHost().ask_python(plan.python.executable, "import_ops", *arguments)
+    wrong = failures(done, list(paths))
+    if wrong:
+        raise VerificationError(
+            f"ops of the wheel do not load with torch {plan.torch.version}",
+            found="\n".join(wrong),
+            wanted="every op imported in a fresh process",
+            hint="this is a defect of deepbuild or of that DeepSpeed release: please report it",
+        )
+
+
+def _unpack(wheel: Path, ops: tuple[BuiltOp, ...], folder: Path) -> dict[str, Path]:
+    shutil.rmtree(folder, ignore_errors=True)
+    # async_io and gds find symbols of pin_memory, which DeepSpeed loads before them as well.
+    first = sorted(ops, key=lambda op: op.name != "pin_memory")
+    with zipfile.ZipFile(wheel) as archive:
+        return {op.name: Path(archive.extract(op.library, folder)) for op in first}
+
+
+def failures(done: Completed, ops: list[str]) -> list[str]:
+    """What did not load, and why; an op that ended the process counts, and all after it.
+
+    >>> failures(Completed(0, '@deepbuild-answer@{"op": "utils", "error": ""}', ""), ["utils"])
+    []
+    """
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARKER)]
+    answers = [codec.decode(line[len(MARKER) :], _Answer) for line in lines]
+    wrong = [f"{answer.op}: {answer.error}" for answer in answers if answer.error]
+    silent = ops[len(answers) :]
+    if silent:
+        why = signal_words(done) or last_line(done)
+        wrong.append(f"{silent[0]}: {why}" + "".join(f"; {op} not tried" for op in silent[1:]))
+    return wrong
