@@ -11,7 +11,7 @@ import pytest
 from fat import container, entry, fatbin, library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toys import planned_op, toy_plan
+from toys import TAG, planned_op, toy_plan
 
 from deepbuild.build.prove import prove, torch_pin
 from deepbuild.errors import UsageError, VerificationError
@@ -101,7 +101,7 @@ def test_damaged_library_is_read_or_refused_and_never_a_defect(libraries, data):
 
 # --- wheels
 
-NAME = "deepspeed-0.19.8+torch2.14.cpu.x8664v3.b0000000-cp311-cp311-linux_x86_64.whl"
+NAME = f"deepspeed-0.19.8+torch2.14.cpu.x8664v3.b0000000-{TAG}-{TAG}-linux_x86_64.whl"
 VERSION = "0.19.8+torch2.14.cpu.x8664v3.b0000000"
 GOOD_OPS = ("good", "other")
 
