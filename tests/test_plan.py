@@ -539,6 +539,14 @@ def test_none_builds_nothing_and_needs_nothing() -> None:
     assert not result.blockers and not result.built_ops()
 
 
+def test_free_memory_of_the_moment_is_no_part_of_a_plan() -> None:
+    def with_memory(size: int) -> BuildPlan:
+        return planned(machine(lambda host: host.set_resources(2, size * GIB)))
+
+    assert with_memory(20).id == with_memory(30).id
+    assert planned(request=Request(memory=40 * GIB)).memory == 40 * GIB
+
+
 def test_pin_memory_goes_with_async_io() -> None:
     result = planned(request=Request(ops=("async_io",)))
     assert {entry.name for entry in result.built_ops()} == {"async_io", "pin_memory"}

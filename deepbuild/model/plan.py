@@ -120,8 +120,8 @@ class FlagPolicy(msgspec.Struct, frozen=True):
 
 class BuildPlan(msgspec.Struct, frozen=True):
     """A complete build, decided: `build` reads nothing else. `{work}` in the value of a variable
-    stands for the folder that the build works in; `memory` is whole GiB in bytes, since what is
-    available changes by the second. `id` is the hash of all the rest."""
+    stands for the folder that the build works in; `memory` is the limit asked for in
+    bytes, 0 for none. `id` is the hash of all the rest."""
 
     accelerator: str
     deepspeed: PlannedSource

@@ -9,16 +9,15 @@ MEMORY_PER_JOB = 3 * 2**30
 
 
 def choose_jobs(machine: Machine, request: Request) -> tuple[int, int, Decision]:
-    """Jobs, the memory that they may fill (bytes), and why."""
+    """Jobs, the memory that was asked for (bytes, 0 for none), and why. What is free at the moment
+    is in no plan: it changes by the second, and with it would the plan's id."""
     here = machine.resources
     memory = request.memory or here.memory
     by_memory = max(1, memory // MEMORY_PER_JOB)
     limits = [(here.cores, f"{here.cores} cores ({here.cores_from})")]
-    limits.append(
-        (by_memory, f"{memory / 2**30:.1f} GiB at {MEMORY_PER_JOB // 2**30} GiB a compiler")
-    )
+    limits.append((by_memory, f"{memory // 2**30} GiB at {MEMORY_PER_JOB // 2**30} GiB a compiler"))
     if request.jobs:
         limits.append((request.jobs, "asked for with --jobs"))
     jobs, reason = min(limits)
-    whole = memory // 2**30 * 2**30
-    return max(1, jobs), whole, Decision("jobs", str(max(1, jobs)), reason, here.memory_from)
+    decision = Decision("jobs", str(max(1, jobs)), reason, here.memory_from)
+    return max(1, jobs), request.memory, decision
