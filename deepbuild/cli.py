@@ -163,6 +163,7 @@ def wheel(
             refuse_all_but(context, plan_file, "output")
             planned = codec.load_file(Path(plan_file), BuildPlan)
         else:
+            stages.require_here(target_of(options))
             planned = stages.plan(target_of(options), request_of("wheel", options))
         built = stages.wheel(planned, Path(output).absolute())
     _show(as_json, built, lambda: wheel_report(built))
@@ -194,6 +195,7 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
             allowed = ("python", "torch", *(["ops"] if path.suffix == ".whl" else []))
             refuse_all_but(context, given, *allowed)
         request = request_of("install", options)
+        stages.require_here(target_of(options))
         verification = stages.install(target_of(options), request, path)
     _show(as_json, verification, lambda: verification_report(verification))
     return Exit.DONE

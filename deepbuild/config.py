@@ -30,7 +30,7 @@ def ops_of_config(path: Path) -> tuple[str, ...]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from None
     if not isinstance(config, dict):
         raise _unreadable(path, f"a JSON {type(config).__name__}")
     return tuple(dict.fromkeys(needed_ops(config)))

@@ -60,9 +60,8 @@ class Installer:
     # ------------------------------------------------------------ before
 
     def _require_fit(self, wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
+        _require_ops(wheel, contents, required)
         wrong = [*self._tag_problems(wheel), *_torch_problems(contents, self.torch)]
-        missing = [op for op in required if op not in contents.installed_ops]
-        wrong += [f"{op} is not in it" for op in missing]
         if self.python.externally_managed:
             wrong.append(f"{self.python.prefix} belongs to the distribution (externally managed)")
         if wrong:
@@ -216,6 +215,17 @@ def _require_ok(done: Completed, python: Interpreter) -> None:
 class _Answer:
     checks: tuple[Check, ...]
     ops: tuple[str, ...]
+
+
+def _require_ops(wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
+    missing = [op for op in required if op not in contents.installed_ops]
+    if missing:
+        raise InstallError(
+            f"{wheel.name} does not hold {', '.join(missing)}",
+            found=", ".join(contents.installed_ops) or "no ops in it",
+            wanted=", ".join(required),
+            hint=f"build one that does: deepbuild install --ops {','.join(required)}",
+        )
 
 
 def _torch_problems(contents: Contents, torch: Torch) -> list[str]:

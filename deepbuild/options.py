@@ -64,7 +64,7 @@ BUILDING = _together(
     click.option("--torch", default="", metavar="VERSION", help="Build for a torch not installed."),
     click.option(
         "--ops",
-        default="",
+        default=None,
         metavar="LIST",
         help="Op names with commas, or auto (all that can be built here), all, none.",
     ),
@@ -105,7 +105,11 @@ def request_of(purpose: str, options: dict[str, Any]) -> Request:
     """
     from deepbuild.model import Request
 
-    ops = _words(options["ops"])
+    ops = _words(options["ops"] or "")
+    if options["ops"] is not None and not ops:
+        raise UsageError(
+            "--ops is empty", found=repr(options["ops"]), wanted="op names, auto, all or none"
+        )
     if options["config"]:
         if ops:
             raise UsageError(
@@ -157,8 +161,19 @@ def refuse_all_but(context: click.Context, given: str, *allowed: str) -> None:
 
 
 def target_of(options: dict[str, Any]) -> Target:
-    """What to build, and for what."""
+    """What to build, and for what.
+
+    Raises:
+        UsageError: a recorded machine together with an environment of this one.
+    """
     from deepbuild.stages import Target
 
+    if options["machine"] and (options["python"] or options["torch"]):
+        raise UsageError(
+            f"{options['machine']} names its own Python and torch",
+            found="--machine together with --python or --torch",
+            wanted="one of them",
+            hint="probe the environment that you mean there: deepbuild probe --python PATH -o FILE",
+        )
     names = ("deepspeed", "python", "torch", "machine")
     return Target(**{name: options[name] for name in names})

@@ -223,11 +223,14 @@ def verification_report(verification: Verification) -> RenderableType:
     for check in verification.checks:
         style, word = _STATUS[check.status]
         table.add_row(Text(f"  {check.name}", "bold"), Text(word, style), check.evidence)
+    skipped = [check.name for check in verification.checks if check.status == "skipped"]
+    unproved = Text(f"not proved here: {', '.join(skipped)}" if skipped else "", "yellow")
     return Group(
         Text(f"verification of DeepSpeed in {verification.python}", "bold"),
         table,
         Text(),
         _summary(verification.checks),
+        unproved,
     )
 
 

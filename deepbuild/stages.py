@@ -141,6 +141,21 @@ class Stages:
         place = Place(self.work_folder(planned), output, self.host.env())
         return build(planned, Path(tree.path), place, self.tell)
 
+    @staticmethod
+    def require_here(target: Target) -> None:
+        """
+        Raises:
+            UsageError: the machine to build on is recorded, so it is another one.
+        """
+        if target.machine:
+            raise UsageError(
+                "a recorded machine can be planned for, not built on",
+                found=f"--machine {target.machine}",
+                wanted="a plan that is taken to that machine",
+                hint=f"deepbuild plan --machine {target.machine} -o plan.json\n"
+                "then, there: deepbuild wheel plan.json",
+            )
+
     def work_folder(self, planned: BuildPlan) -> Path:
         """Where a plan's build works. The wheel's name tells builds apart that differ in content;
         it is kept, so that a build goes on where it stopped."""
@@ -156,6 +171,8 @@ class Stages:
         machine = self.probe(replace(target, torch=""), request)
         if target.torch and machine.torch is None:
             machine = self._with_torch(machine, target, request)
+        if machine.torch is None and given and planned is None:
+            raise self._no_torch_for(given, machine)
         python, torch = require_torch(machine)
         if target.torch and not torch.version.startswith(target.torch):
             raise UsageError(
@@ -173,6 +190,20 @@ class Stages:
         required = tuple(op for op in request.ops if op not in {"auto", "all", "none"})
         excused = request.allow_missing
         return installer.install(wheel, tuple(op for op in required if op not in excused))
+
+    @staticmethod
+    def _no_torch_for(wheel: Path, machine: Machine) -> ProbeError:
+        from deepbuild.wheel.contents import read_contents
+
+        requires = read_contents(wheel).requires
+        torch = next((line for line in requires if line.startswith("torch=")), "torch")
+        python = machine.python.executable if machine.python else "python"
+        return ProbeError(
+            f"no torch in {python}",
+            found="no torch/version.py in " + ", ".join(machine.torch_looked_for),
+            wanted=f"the torch that the wheel was built for: {torch}",
+            hint=f"{python} -m pip install '{torch}'",
+        )
 
     def _read_given(self, given: Path | None) -> BuildPlan | None:
         """The plan in a file given, None for a wheel; read first, so that a bad file is what the

@@ -138,7 +138,7 @@ def test_tools_that_are_gone_are_told_at_once(site):
     plan = site.plan("good")
     toolkit = PlannedToolkit("13.0", "/gone", "x", "/gone/bin/nvcc", (), ())
     compiler = changed(plan.compiler, cxx="/gone/g++")
-    with pytest.raises(BuildError, match="does not fit this machine") as caught:
+    with pytest.raises(PlanBlocked, match="does not fit this machine") as caught:
         site.build(changed(plan, toolkit=toolkit, compiler=compiler))
     assert caught.value.found.splitlines() == [
         "no C++ compiler at /gone/g++",
@@ -150,7 +150,7 @@ def test_tools_that_are_gone_are_told_at_once(site):
 def test_torch_that_was_changed_since_is_told(site):
     plan = site.plan("good")
     Path(plan.torch.root, "version.py").write_text("__version__ = '2.15.0'\n")
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(PlanBlocked) as caught:
         site.build(plan)
     assert "another torch than 2.14.1" in caught.value.found
 
@@ -418,7 +418,10 @@ def test_wheel_is_what_was_planned(built):
 
 def test_progress_of_a_build_is_told(built):
     site, _, _ = built
-    assert site.told.notes[0].startswith("[1/1] csrc/good.c ")
+    started, compiled, checked = site.told.notes
+    assert started.startswith("compiling 1 files, 1 at once")
+    assert compiled.startswith("[1/1] csrc/good.c ")
+    assert "loading every op" in checked
     assert site.told.statuses[-1].startswith("1/1 compiled")
 
 

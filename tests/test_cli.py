@@ -223,6 +223,32 @@ def test_options_that_a_plan_has_decided_are_refused(run, plan_file, command, op
     assert f"has already decided {option[0]}" in err
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (("plan", "--ops", ""), "--ops is empty"),
+        (("plan", "--machine", "m.json", "--torch", "2.14.1"), "names its own Python and torch"),
+        (("wheel", "--machine", "m.json"), "then, there: deepbuild wheel plan.json"),
+        (("install", "--machine", "m.json"), "then, there: deepbuild wheel plan.json"),
+    ],
+)
+def test_what_cannot_be_meant_is_not_ignored(run, line, says):
+    code, out, err = run(*line)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_wheel_for_an_environment_without_torch_names_its_torch(run, tmp_path, source):
+    wheel = tmp_path / "deepspeed-0.19.8-py3-none-any.whl"
+    metadata = "Name: deepspeed\nVersion: 0.19.8\nRequires-Dist: torch==2.14.*\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("deepspeed-0.19.8.dist-info/METADATA", metadata)
+        archive.writestr("deepspeed/git_version_info_installed.py", "accelerator_name='cpu'\n")
+    code, _, err = run("install", wheel, "--python", sys.executable)
+    assert code == 3
+    assert f"{sys.executable} -m pip install 'torch==2.14.*'" in err
+
+
 def test_bad_file_is_told_before_the_missing_torch(run, tmp_path, monkeypatch):
     code, _, err = run("install", tmp_path / "deepspeed-0.19.8-py3-none-any.whl")
     assert code == 2

@@ -60,7 +60,10 @@ def test_what_deepspeed_would_ignore_or_refuse_is_refused_before(changes, found)
 
 
 def test_op_that_must_be_there_is_named() -> None:
-    assert refused(contents(), ("utils", "fused_adam")) == "fused_adam is not in it"
+    with pytest.raises(InstallError, match="does not hold fused_adam") as caught:
+        installer()._require_fit(WHEEL, contents(), ("utils", "fused_adam"))
+    assert caught.value.found == "cpu_adam, utils"
+    assert "deepbuild install --ops utils,fused_adam" in caught.value.hint
 
 
 def test_wheel_without_ops_is_no_matter_of_torch() -> None:

@@ -823,3 +823,23 @@ def test_id_changes_and_the_name_stays_where_only_the_build_differs() -> None:
     first = planned(request=Request(jobs=2))
     second = planned(request=Request(jobs=4))
     assert first.id != second.id and first.wheel == second.wheel
+
+
+def test_toolkit_that_is_insisted_on_must_be_there_whatever_the_ops_are() -> None:
+    where = machine(cuda_home="/usr/local/cuda-12.8")
+    asked = Request(ops=("cpu_adam",), cuda_home="/usr/local/cuda-12.8")
+    assert "NO_TOOLKIT" in codes(planned(where, asked))
+    assert "NO_TOOLKIT" not in codes(planned(request=Request(ops=("cpu_adam",))))
+
+
+def test_same_torch_in_another_environment_is_the_same_wheel() -> None:
+    def named(site: str) -> str:
+        where = machine()
+        assert where.torch is not None
+        packs = tuple(
+            replace(pack, include=pack.include.replace("/home/user", site))
+            for pack in where.torch.nvidia
+        )
+        return planned(replace(where, torch=replace(where.torch, nvidia=packs))).wheel
+
+    assert named("/home/user") == named("/data/other")

@@ -90,7 +90,7 @@ def _still_there(plan: BuildPlan) -> None:
         if plan.torch.version not in text:
             gone.append(f"another torch than {plan.torch.version} in {plan.torch.root}")
     if gone:
-        raise BuildError(
+        raise PlanBlocked(
             "the plan does not fit this machine (any more)",
             found="\n".join(gone),
             wanted="the machine and environment that the plan was made for",
@@ -120,6 +120,7 @@ def _build_in(
     work.result.unlink(missing_ok=True)
     lay_out(work, plan, tree)
     failed = _run(work, plan, outer, tell)
+    tell.note("reading the wheel back, and loading every op in it")
     path = next(iter(work.dist.glob("*.whl")), None)
     if path is None:
         raise _died(work, 0)
@@ -161,6 +162,7 @@ def _run(
         str(work.folder / "request.json"),
     ]
     total = sum(len(op.sources) for op in plan.built_ops())
+    tell.note(f"compiling {total} files, {plan.jobs} at once; what is there already is kept")
     progress = Progress(work.events, total, tell.note, tell.status)
     with work.log.open("w", encoding="utf-8") as log, _followed(progress):
         code = stream(

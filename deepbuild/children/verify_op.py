@@ -133,7 +133,10 @@ def check_gpu(accelerator: str) -> List[Check]:
         return []
     if torch.cuda.is_available():
         return [("GPU", "passed", torch.cuda.get_device_name(0))]
-    hint = "torch sees none: DeepSpeed uses these ops here only with DS_ACCELERATOR=cuda"
+    hint = (
+        "torch sees none: here DeepSpeed takes its CPU accelerator, and ds_report shows these ops "
+        "as not installed, unless DS_ACCELERATOR=cuda is set"
+    )
     return [("GPU", "skipped", hint)]
 
 

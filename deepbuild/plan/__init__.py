@@ -62,7 +62,7 @@ def require_torch(machine: Machine) -> tuple[Interpreter, Torch]:
         found="no torch/version.py in " + ", ".join(machine.torch_looked_for or ("no folder",)),
         wanted="the torch that DeepSpeed's ops will run with",
         hint=f"install it there:   {python} -m pip install torch\n"
-        "or build for a torch that is not installed:   --torch 2.9.1\n"
+        "or build for a torch that is not installed:   --torch 2.14.1\n"
         "or name another environment:   --python /path/to/venv",
     )
 
@@ -95,7 +95,7 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
     ops, op_blockers = choose_ops(around, request)
     blockers = [
         *_general_blockers(machine, python, torch),
-        *_tool_blockers(choices, wanted_ops(source, request)),
+        *_tool_blockers(choices, wanted_ops(source, request), request),
         *op_blockers,
     ]
     draft = _draft(machine, source, request, choices, ops)
@@ -204,12 +204,15 @@ def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> li
     return blockers
 
 
-def _tool_blockers(choices: _Choices, wanted: tuple[Op, ...]) -> list[Blocker]:
+def _tool_blockers(choices: _Choices, wanted: tuple[Op, ...], request: Request) -> list[Blocker]:
     """A missing compiler blocks every op; a missing toolkit or arch blocks those for CUDA, which
-    would silently be left out of an "auto" list."""
-    found = list(choices.compiler.blockers) if wanted else []
-    if choices.toolkit and any(op.derives_cuda for op in wanted):
-        found += [*choices.toolkit.blockers, *choices.arches.blockers]
+    would silently be left out of an "auto" list. What was insisted on must fit in any case."""
+    found = list(choices.compiler.blockers) if wanted or request.cxx else []
+    for_cuda = any(op.derives_cuda for op in wanted)
+    if choices.toolkit and (for_cuda or request.cuda_home):
+        found += choices.toolkit.blockers
+    if choices.toolkit and for_cuda:
+        found += choices.arches.blockers
     return found
 
 
@@ -226,8 +229,8 @@ def _local_version(
         source.digest,
         torch.version,
         [op.name for op in ops if op.verdict == "build"],
-        choices.toolkit.planned if choices.toolkit else None,
-        choices.compiler.planned,
+        (kit.version, kit.home) if (kit := choices.toolkit and choices.toolkit.toolkit) else None,
+        (compiler.family, compiler.version) if (compiler := choices.compiler.planned) else None,
         choices.arches.arches,
         choices.cpu.policy,
     ]

@@ -279,5 +279,4 @@ def test_a_wheel_for_another_torch_is_refused(
     ran = deepbuild("install", str(the_wheel(wheels)), "--python", str(cpu_python))
     assert ran.code == 6
     assert "it requires torch==" in ran.err
-    assert "recorded for accelerator cuda" in ran.err
     assert versions(cpu_python) == before
