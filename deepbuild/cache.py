@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ def cache_folder(env: Mapping[str, str]) -> Path:
     """The cache: DEEPBUILD_CACHE_DIR, else the user's cache folder (XDG_CACHE_HOME is honoured)."""
     named = env.get("DEEPBUILD_CACHE_DIR", "").strip()
     return (
-        Path(named).expanduser().absolute()
+        Path(os.path.expanduser(named)).absolute()  # noqa: PTH111
         if named
         else Path(platformdirs.user_cache_dir("deepbuild"))
     )

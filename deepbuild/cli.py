@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from deepbuild.stages import Stages
 
-_PIPE_WIDTH = 120
+_PIPE_WIDTH, _LEAST_WIDTH = 120, 40
 
 
 def _stages(terminal: Terminal) -> Stages:
@@ -54,6 +54,8 @@ def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> 
         from deepbuild.host import LocalHost
 
         console = Console(highlight=False)
+        if console.width < _LEAST_WIDTH:
+            console = Console(highlight=False, width=_LEAST_WIDTH)
         if not console.is_terminal and "COLUMNS" not in LocalHost().env():
             console = Console(highlight=False, width=_PIPE_WIDTH)
         console.print(report(), crop=False)
@@ -203,7 +205,9 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its documented code; no traceback reaches the user."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
+            signal.signal(ending, _interrupt)
     sys.exit(run(arguments))
 
 
@@ -223,9 +227,9 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return Exit.USAGE
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted: run the same command again, and it goes on where it stopped")
+        _complain("interrupted: what was begun is in order; to go on, run the same command again")
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the latter is rich's word for the former
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except Exception as error:

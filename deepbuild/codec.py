@@ -50,7 +50,7 @@ def load(text: str | bytes, kind: type[Noun], origin: str) -> Noun:
     _check_schema(text, kind, origin)
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _unreadable(origin, kind, str(error)) from None
 
 
@@ -79,7 +79,7 @@ def decode(text: str | bytes, kind: type[Any_]) -> Any_:
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
@@ -97,7 +97,7 @@ def plan_id(plan: BuildPlan) -> str:
 def _check_schema(text: str | bytes, kind: type, origin: str) -> None:
     try:
         schema = msgspec.json.decode(text, type=_Header).schema
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise _unreadable(origin, kind, str(error)) from None
     if schema != SCHEMAS[kind]:
         raise UsageError(

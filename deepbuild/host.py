@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -114,7 +114,9 @@ class LocalHost:
     def ask_python(
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
     ) -> Completed:
-        return self.run([python, str(child_script(script)), *args], timeout=300)
+        # What the user's PYTHONPATH adds is not in the environment: no answer may come from it.
+        env = {n: v for n, v in os.environ.items() if not n.startswith("PYTHON")}
+        return _completed([python, str(child_script(script)), *args], {**env, "LC_ALL": "C"}, 300)
 
     def which(self, name: str) -> str:
         return shutil.which(name) or ""
@@ -280,12 +282,29 @@ def _end_group(process: subprocess.Popen[str]) -> None:
             process.wait(5)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let nothing but SIGKILL stop what must be finished; programs started inside inherit that."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or none: a temporary one beside it, then a rename.
+    """Write a whole file or none: a temporary one beside it, then a rename. A link is followed;
+    what is no regular file (/dev/null, a pipe) is written to as it is.
 
     Raises:
         OSError: the old file, if there was one, is untouched.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host
+from deepbuild.probe.answers import last_line
 
 if TYPE_CHECKING:
     from unearth import Package, PackageFinder
@@ -53,7 +54,14 @@ class Sdist:
 def read_config(host: Host, python: str) -> IndexConfig:
     """pip's own word on its configuration: files, environment and their precedence."""
     done = host.run([python, "-m", "pip", "config", "list"])
-    return parse_config(done.stdout) if done.ok else IndexConfig()
+    if not done.ok:
+        raise ProbeError(
+            "pip cannot read its configuration, which names the package index",
+            found=last_line(done),
+            wanted="`pip config list` to work",
+            hint="mend the file that it names, or PIP_CONFIG_FILE",
+        )
+    return parse_config(done.stdout)
 
 
 def parse_config(text: str) -> IndexConfig:

@@ -3,6 +3,7 @@ put the old state back if it does not. torch is never changed."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,15 +11,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 
 from deepbuild.errors import InstallError, VerificationError
-from deepbuild.host import Completed, Host
+from deepbuild.host import Completed, Host, uninterrupted
 from deepbuild.model import Check, Interpreter, Torch, Verification
 from deepbuild.plan import accelerator_for
 from deepbuild.probe.answers import last_line, parse_answer, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
+
+# Variables that would send files elsewhere or nowhere, or show pip another environment.
+_ELSEWHERE = (
+    *("PYTHONPATH", "PYTHONHOME", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_PREFIX"),
+    *("PIP_USER", "PIP_NO_DEPS", "PIP_PYTHON", "PIP_IGNORE_INSTALLED"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Installer:
     python: Interpreter
     torch: Torch
     note: Callable[[str], None]
+    locks: Path
 
     @property
     def site(self) -> Path:
@@ -48,7 +57,7 @@ class Installer:
         """
         contents = read_contents(wheel)
         self._require_fit(wheel, contents, required)
-        with self._transaction():
+        with self._alone(), _as_install_error(self.python), self._transaction():
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
             self.note("verifying every op in a process of its own")
@@ -104,6 +113,26 @@ class Installer:
     # ------------------------------------------------------------ the old state
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One installation at a time in one environment: another one waits."""
+        key = hashlib.sha256(self.python.prefix.encode()).hexdigest()[:16]
+        self.locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.locks / f"install-{key}.lock"):
+            self._require_restorable()
+            yield
+
+    def _require_restorable(self) -> None:
+        """A DeepSpeed that was installed without a list of its files could not be put back."""
+        there = (self.site / "deepspeed").exists() or (self.site / "deepspeed.egg-link").exists()
+        if there and not list(self.site.glob("deepspeed-*.dist-info/RECORD")):
+            raise InstallError(
+                f"the DeepSpeed in {self.site} could not be put back if something failed",
+                found="no RECORD of its files (an editable, egg or copied installation)",
+                wanted="one that pip installed, or none",
+                hint=f"remove it first: {self.python.executable} -m pip uninstall deepspeed",
+            )
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Bring the old state back if what is done inside fails or is interrupted: what was added
         is removed, and a DeepSpeed that was replaced returns file by file."""
@@ -113,8 +142,9 @@ class Installer:
             try:
                 yield
             except BaseException:
-                self.note("putting the old state back")
-                self._roll_back(before, Path(folder), saved)
+                with uninterrupted():
+                    self.note("putting the old state back")
+                    self._roll_back(before, Path(folder), saved)
                 raise
 
     def _distributions(self) -> dict[str, str]:
@@ -172,8 +202,8 @@ class Installer:
 
     def _ask(self, op: str, contents: Contents) -> _Answer:
         self.note(f"  {op or 'deepspeed'}")
-        accelerator = contents.accelerator
-        done = self.host.ask_python(self.python.executable, "verify_op", op, accelerator)
+        expected = (contents.accelerator, contents.version, str(self.site))
+        done = self.host.ask_python(self.python.executable, "verify_op", op, *expected)
         answer = parse_answer(done, _Answer)
         if answer is None:
             why = signal_words(done) or last_line(done)
@@ -197,7 +227,8 @@ def pip_command(python: Interpreter, own_python: str) -> list[str]:
     front = [python.executable, "-m", "pip"]
     if "pip" not in python.packages:
         front = [own_python, "-m", "pip", "--python", python.executable]
-    return [*front, "--disable-pip-version-check", "--no-input"]
+    clean = [word for name in _ELSEWHERE for word in ("-u", name)]
+    return ["env", *clean, *front, "--disable-pip-version-check", "--no-input"]
 
 
 def _require_ok(done: Completed, python: Interpreter) -> None:
@@ -215,6 +246,19 @@ def _require_ok(done: Completed, python: Interpreter) -> None:
 class _Answer:
     checks: tuple[Check, ...]
     ops: tuple[str, ...]
+
+
+@contextmanager
+def _as_install_error(python: Interpreter) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise InstallError(
+            f"cannot install into {python.prefix}",
+            found=str(error),
+            wanted="an environment, and a TMPDIR, that can be written",
+            hint="the old state is back; see whose the folder is, and whether the disk is full",
+        ) from None
 
 
 def _require_ops(wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:

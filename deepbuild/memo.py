@@ -59,8 +59,9 @@ class MemoHost(LocalHost):
             [path, asdict(found) if (found := self.file_id(path)) else None] for path in identity
         ]
         key = hashlib.sha256(json.dumps([call, ids]).encode()).hexdigest()
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            return Completed(**self._answers[key])
+        kept = _completed(self._answers.get(key))
+        if kept:
+            return kept
         answer = ask()
         if answer.ok:  # a failure may have a cause that is no file: a variable, a full disk
             self._answers[key], self._new = asdict(answer), True
@@ -74,3 +75,11 @@ class MemoHost(LocalHost):
             self.store.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.store, json.dumps(self._answers))
             self._new = False
+
+
+def _completed(kept: Any) -> Completed | None:
+    """A remembered answer, None if there is none or it is damaged."""
+    if not isinstance(kept, dict) or set(kept) != {"returncode", "stdout", "stderr"}:
+        return None
+    whole = kept["returncode"] == 0 and isinstance(kept["stdout"], str)
+    return Completed(0, kept["stdout"], kept["stderr"]) if whole else None

@@ -26,7 +26,9 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.I)
+        match = re.fullmatch(
+            r"([0-9]{1,12}(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.I
+        )
         if not match:
             self.fail(f"{value!r} is no size; write it like 16G", param, ctx)
         return int(float(match.group(1)) * _SIZES[match.group(2).upper()])

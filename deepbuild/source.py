@@ -80,7 +80,7 @@ class Store:
         if spec.startswith("git+"):
             return self._from_git(spec)
         if "/" in spec or spec.startswith("."):
-            return self._from_folder(Path(spec).expanduser())
+            return self._from_folder(Path(os.path.expanduser(spec)))  # noqa: PTH111 (never raises)
         return self._release(spec)
 
     # ------------------------------------------------------------ a release on the index
@@ -109,12 +109,21 @@ class Store:
             checked = "hash of the index matches" if sdist.hashes else "the index gives no hash"
             place = without_secrets(sdist.url).split("/")[2] or "this disk"
             origin = f"{sdist.filename} from {place} ({checked})"
-            said = _Said(_check_tree(root), origin, f"sha256:{sha256}", sdist.version)
+            inside = _check_tree(root)
+            if Version(inside) != Version(sdist.version):
+                raise ProbeError(
+                    f"{sdist.filename} is not what its name says",
+                    found=f"DeepSpeed {inside} in it",
+                    wanted=f"DeepSpeed {sdist.version}",
+                    hint="name another release, or ask whoever keeps that index",
+                )
+            said = _Said(inside, origin, f"sha256:{sha256}", sdist.version)
             return self._keep(root, f"release-{sdist.version}", said)
 
     def _newest(self) -> str:
         try:
             said = json.loads((self.folder / "newest.json").read_text(encoding="utf-8"))
+            Version(said["version"])
             fresh = 0 <= self.now() - float(said["at"]) < NEWEST_KNOWN_FOR
             return str(said["version"]) if fresh else ""
         except (OSError, ValueError, KeyError, TypeError):
@@ -304,7 +313,7 @@ def parse_git(spec: str) -> tuple[str, str]:
     head, at, ref = url.rpartition("@")
     if not at or "/" not in head.partition("://")[2]:
         head, ref = url, ""
-    if head.startswith("-") or ref.startswith("-"):
+    if head.startswith("-") or ref.startswith("-") or set(ref) & set("*?[ ^~:"):
         raise UsageError(f"{spec} is not understood", found=spec, wanted="git+URL@REF")
     return head, ref
 

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.version import InvalidVersion
+
 from deepbuild import cache, codec
 from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import LocalHost, write_atomically
@@ -123,12 +125,21 @@ class Stages:
             cuda=torch.cuda,
         )
         self.host.save()
-        return plan(machine, source, request)
+        try:
+            return plan(machine, source, request)
+        except InvalidVersion as error:
+            raise UsageError(
+                f"{target.machine or 'this machine'} holds what is no version",
+                found=str(error),
+                wanted="versions and capabilities as deepbuild probe writes them",
+                hint="probe it again: deepbuild probe -o FILE",
+            ) from None
 
     def wheel(self, planned: BuildPlan, output: Path) -> Wheel:
         """Build exactly what a plan says."""
-        from deepbuild.build import Place, build, require_unblocked
+        from deepbuild.build import Place, build, require_unaltered, require_unblocked
 
+        require_unaltered(planned)
         require_unblocked(planned)
         tree = self.tree(planned.deepspeed.spec)
         if tree.digest != planned.deepspeed.digest:
@@ -186,7 +197,9 @@ class Stages:
             here = replace(target, torch="", python=python.executable)
             planned = planned or self.plan(here, request)
             wheel = Path(self.wheel(planned, self.cache / "wheels").path)
-        installer = Installer(self.host, self.own_python, python, torch, self.tell.note)
+        installer = Installer(
+            self.host, self.own_python, python, torch, self.tell.note, self.cache / "locks"
+        )
         required = tuple(op for op in request.ops if op not in {"auto", "all", "none"})
         excused = request.allow_missing
         return installer.install(wheel, tuple(op for op in required if op not in excused))

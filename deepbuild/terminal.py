@@ -3,6 +3,7 @@ plain lines where there is none."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -38,7 +39,9 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        # Nobody reading on, or a full disk behind stderr, is no reason to stop the work.
+        with suppress(OSError, SystemExit):
+            self._console.print(text, markup=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
         """The line at the bottom; shown on a terminal only."""

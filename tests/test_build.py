@@ -16,7 +16,7 @@ import pytest
 from toys import toy_plan, write_tree
 
 import deepbuild.build as building
-from deepbuild.build import Place, build, require_unblocked
+from deepbuild.build import Place, build, require_unaltered, require_unblocked
 from deepbuild.build.progress import Progress
 from deepbuild.build.workspace import Workspace, lay_out, locked
 from deepbuild.children import build_ops
@@ -153,6 +153,17 @@ def test_torch_that_was_changed_since_is_told(site):
     with pytest.raises(PlanBlocked) as caught:
         site.build(plan)
     assert "another torch than 2.14.1" in caught.value.found
+
+
+def test_plan_that_was_changed_by_hand_is_refused(site):
+    plan = site.plan("good")
+    require_unaltered(plan)
+    for changes in ({"jobs": 7}, {"wheel": "../../victim/x.whl"}, {"ops": ()}):
+        with pytest.raises(UsageError, match="changed after it was made"):
+            require_unaltered(changed(plan, **changes))
+    named = changed(plan, wheel="/tmp/victim.whl")
+    with pytest.raises(UsageError):
+        require_unaltered(changed(named, id=plan_id(named)))
 
 
 # --- the workspace

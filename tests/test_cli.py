@@ -252,7 +252,7 @@ def test_wheel_for_an_environment_without_torch_names_its_torch(run, tmp_path, s
 def test_bad_file_is_told_before_the_missing_torch(run, tmp_path, monkeypatch):
     code, _, err = run("install", tmp_path / "deepspeed-0.19.8-py3-none-any.whl")
     assert code == 2
-    assert "not a whole wheel" in err
+    assert "no such file" in err
 
 
 def test_machine_is_no_plan(run):

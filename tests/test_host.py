@@ -173,3 +173,33 @@ def test_home_and_host_name_are_secrets(monkeypatch, tmp_path):
     assert (str(tmp_path), "/home/user") in HOST.secrets()
     monkeypatch.setenv("HOME", "/")
     assert "/home/user" not in [mask for _, mask in HOST.secrets()]  # it would mask every path
+
+
+def test_special_files_and_links_are_written_through(tmp_path):
+    from deepbuild.host import write_atomically
+
+    target = tmp_path / "target"
+    target.write_text("old")
+    (tmp_path / "link").symlink_to(target)
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and target.read_text() == "new"
+    write_atomically(Path("/dev/null"), "gone")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_children_do_not_see_the_users_pythonpath(monkeypatch, tmp_path):
+    from deepbuild.host import LocalHost
+
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = LocalHost().ask_python(sys.executable, "interpreter")
+    assert done.ok and str(tmp_path) not in done.stdout
+
+
+def test_what_must_be_finished_is_not_interrupted():
+    from deepbuild.host import uninterrupted
+
+    before = signal.getsignal(signal.SIGTERM)
+    with uninterrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before

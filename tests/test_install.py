@@ -9,8 +9,8 @@ from fake_host import debian
 from test_plan import machine
 
 from deepbuild.errors import InstallError
-from deepbuild.install import Installer, _advice
-from deepbuild.model import Check, Machine
+from deepbuild.install import Installer, _advice, pip_command
+from deepbuild.model import Check, Machine, replace
 from deepbuild.wheel.contents import Contents
 
 WHEEL = Path("deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl")
@@ -31,7 +31,7 @@ def contents(**changes: object) -> Contents:
 def installer(where: Machine | None = None) -> Installer:
     where = where or machine()
     assert where.python and where.torch
-    return Installer(debian(), "/python", where.python, where.torch, lambda _: None)
+    return Installer(debian(), "/python", where.python, where.torch, lambda _: None, Path("/tmp"))
 
 
 def refused(what: Contents, required: tuple[str, ...] = ()) -> str:
@@ -92,3 +92,27 @@ def test_wheel_without_ops_is_not_called_verified(monkeypatch) -> None:
 )
 def test_advice_follows_what_was_seen(evidence: str, word: str) -> None:
     assert word in _advice([Check("cpu_adam loads", "failed", evidence)])
+
+
+@pytest.mark.parametrize("left", ["deepspeed/__init__.py", "deepspeed.egg-link"])
+def test_deepspeed_that_could_not_be_put_back_is_not_replaced(tmp_path, left) -> None:
+    """Without a list of its files, a rollback would lose it."""
+    here = machine()
+    assert here.python is not None
+    site = tmp_path / "site"
+    (site / left).parent.mkdir(parents=True)
+    (site / left).touch()
+    checked = installer(replace(here, python=replace(here.python, site_packages=str(site))))
+    with pytest.raises(InstallError, match="could not be put back"):
+        checked._require_restorable()
+    (site / "deepspeed-0.19.8.dist-info").mkdir()
+    (site / "deepspeed-0.19.8.dist-info" / "RECORD").touch()
+    checked._require_restorable()
+
+
+def test_pip_is_not_sent_elsewhere() -> None:
+    here = machine()
+    assert here.python is not None
+    command = pip_command(here.python, "/python")
+    dropped = {command[i + 1] for i, word in enumerate(command) if word == "-u"}
+    assert {"PYTHONPATH", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_USER"} <= dropped

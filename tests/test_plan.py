@@ -843,3 +843,9 @@ def test_same_torch_in_another_environment_is_the_same_wheel() -> None:
         return planned(replace(where, torch=replace(where.torch, nvidia=packs))).wheel
 
     assert named("/home/user") == named("/data/other")
+
+
+@pytest.mark.parametrize("names", ["a100 h100", "a100 v100"])
+def test_gpus_without_commas_are_not_taken_for_the_first(names: str) -> None:
+    error = usage_error(Request(gpus=(names,)))
+    assert f"--gpu {names.replace(' ', ',')}" in error.hint

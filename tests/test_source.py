@@ -20,7 +20,7 @@ from deepbuild import index as index_module
 from deepbuild import source, unpack
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Completed, LocalHost
-from deepbuild.index import IndexConfig, find_sdist, parse_config, read_config
+from deepbuild.index import find_sdist, parse_config, read_config
 from deepbuild.source import NEWEST_KNOWN_FOR, Store, copy_tree, folder_digest, parse_git
 
 SHA = "0123456789abcdef" * 4
@@ -422,8 +422,10 @@ def test_no_index_that_is_off_is_off(value):
     assert parse_config(f":env:.no-index='{value}'").index_urls == (index_module.DEFAULT_INDEX,)
 
 
-def test_pip_that_does_not_answer_means_the_default_index(tmp_path):
-    assert read_config(LocalHost(), str(tmp_path / "python")) == IndexConfig()
+def test_pip_that_does_not_answer_is_not_taken_for_the_public_index(tmp_path):
+    """A broken pip.conf that names a mirror must not lead past the mirror."""
+    with pytest.raises(ProbeError, match="pip cannot read its configuration"):
+        read_config(LocalHost(), str(tmp_path / "python"))
 
 
 def found_with(monkeypatch, **env: str) -> str:
@@ -741,3 +743,16 @@ def test_source_is_got_without_torch_or_deepspeed():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     assert source.OLDEST.release[:2] == (0, 14)
+
+
+def test_archive_of_another_release_than_named_is_refused(store, index):
+    index.add("deepspeed-0.19.8.tar.gz", sdist("0.16.9"))
+    with pytest.raises(ProbeError, match="not what its name says"):
+        store.get("0.19.8")
+    assert entries(store) == []
+
+
+@pytest.mark.parametrize("ref", ["*", "H*", "a..b^", "x:y"])
+def test_ref_that_is_a_pattern_is_refused(store, ref):
+    with pytest.raises(UsageError, match="not understood"):
+        store.get(f"git+file:///nowhere/repo@{ref}")

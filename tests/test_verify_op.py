@@ -56,8 +56,11 @@ ALL_OPS = {name: Builder(name) for name in ("good", "jit", "path", "exits", "ill
 def verify(tmp_path):
     write_tree(tmp_path, DEEPSPEED)
 
-    def run(op: str, accelerator: str = "cuda") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(child_script("verify_op")), op, accelerator]
+    def run(
+        op: str, accelerator: str = "cuda", version: str = "0.19.8+toy", site: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        expected = [accelerator, version, str(site or tmp_path)]
+        command = [sys.executable, str(child_script("verify_op")), op, *expected]
         env = os.environ | {"PYTHONPATH": str(tmp_path)}
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
@@ -166,3 +169,11 @@ def test_child_imports_nothing_of_deepbuild():
     text = Path(child_script("verify_op")).read_text()
     assert "import deepbuild" not in text
     assert "from deepbuild" not in text
+
+
+def test_another_deepspeed_than_the_wheels_is_no_proof(verify):
+    """An older one that stayed, or one that another folder holds, must not pass for the wheel."""
+    for changes in ({"version": "0.19.9"}, {"site": "/elsewhere"}):
+        check = answer(verify("", **changes))["checks"][0]
+        assert check["status"] == "failed"
+        assert "not " in check["evidence"]

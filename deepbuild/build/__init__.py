@@ -25,7 +25,7 @@ from deepbuild.model import BuildPlan, Wheel, replace
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import sha256_of
 
-__all__ = ["Place", "build", "require_unblocked"]
+__all__ = ["Place", "build", "require_unaltered", "require_unblocked"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,21 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
         else:
             tell.note("this plan was built before: its wheel is taken as it is")
         return _deliver(kept, plan, place.output)
+
+
+def require_unaltered(plan: BuildPlan) -> None:
+    """
+    Raises:
+        UsageError: the plan was changed after deepbuild made it; its id and name no longer say
+            what is in it.
+    """
+    if codec.plan_id(plan) != plan.id or Path(plan.wheel).name != plan.wheel:
+        raise UsageError(
+            "the plan was changed after it was made",
+            found=f"id {plan.id}, content {codec.plan_id(plan)}",
+            wanted="a plan as `deepbuild plan -o` saved it",
+            hint="say what you want with options instead: deepbuild plan -h",
+        )
 
 
 def require_unblocked(plan: BuildPlan) -> None:

@@ -1,5 +1,5 @@
 """Proves one op of an installed DeepSpeed, in a fresh process. Arguments: op ("" for DeepSpeed
-itself), accelerator that the wheel was recorded for.
+itself), and what the wheel is: accelerator, version, the folder that it was installed into.
 
 Compilers are out of reach (PATH is empty), so that an op which would be compiled at run time
 fails here instead of looking installed.
@@ -113,12 +113,15 @@ def check_op(op: str, accelerator: str) -> List[Check]:
     return found + (check_fused_adam(accelerator) if op == "fused_adam" else [])
 
 
-def check_deepspeed(accelerator: str) -> Dict[str, Any]:
+def check_deepspeed(accelerator: str, version: str, site: str) -> Dict[str, Any]:
     import deepspeed
     from deepspeed.git_version_info import accelerator_name, installed_ops
 
-    status = "passed" if accelerator_name == accelerator else "failed"
+    home = os.path.dirname(os.path.dirname(os.path.realpath(deepspeed.__file__ or "")))
+    same = deepspeed.__version__ == version and home == os.path.realpath(site)
+    status = "passed" if accelerator_name == accelerator and same else "failed"
     evidence = "%s, recorded for accelerator %s" % (deepspeed.__version__, accelerator_name)
+    evidence += "" if same else ", in %s; not %s in %s" % (home, version, site)
     ops = sorted(name for name, there in installed_ops.items() if there)
     checks = [("deepspeed imports", status, evidence)]
     return {"checks": checks + check_gpu(accelerator), "ops": ops}
@@ -141,7 +144,7 @@ def check_gpu(accelerator: str) -> List[Check]:
 
 
 def main() -> None:
-    op, accelerator = sys.argv[1:3]
+    op, accelerator, version, site = sys.argv[1:5]
     os.environ["DS_ACCELERATOR"] = accelerator
     os.environ["PATH"] = ""
     warnings.simplefilter("ignore")
@@ -152,7 +155,7 @@ def main() -> None:
             if op:
                 answer["checks"] = check_op(op, accelerator)
             else:
-                answer = check_deepspeed(accelerator)
+                answer = check_deepspeed(accelerator, version, site)
     except BaseException as error:
         name = "%s loads" % op if op else "deepspeed imports"
         answer["checks"] = [(name, "failed", "%s: %s" % (type(error).__name__, error))]

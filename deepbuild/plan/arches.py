@@ -20,7 +20,7 @@ from deepbuild.plan.gpus import (
     why_no_gpu,
 )
 
-_ARCH = re.compile(r"^(\d{1,2}\.\d)([af]?)(\+PTX)?$", re.IGNORECASE)
+_ARCH = re.compile(r"^([0-9]{1,2}\.[0-9])([af]?)(\+PTX)?$", re.IGNORECASE)
 _BF16 = Version("8.0")
 _TEGRA = {"5.3", "6.2", "7.2", "8.7", "10.1", "11.0"}  # Jetson boards: never what a card wants
 _SUFFIX_BREAKS_FROM = Version("0.19.1")  # builder.py reads the minor number with int()

@@ -62,6 +62,14 @@ def capability(name: str) -> str:
     Raises:
         UsageError: unknown or ambiguous; the nearest names are given.
     """
+    several = [word for word in name.split() if facts.capability_of(word)]
+    if len(several) > 1:
+        raise UsageError(
+            f"--gpu {name} names several GPUs",
+            found=name,
+            wanted="names with commas between them",
+            hint=f"--gpu {','.join(several)}",
+        )
     found = facts.capability_of(name)
     if found:
         return found

@@ -35,4 +35,5 @@ def last_line(done: Completed) -> str:
 def signal_words(done: Completed) -> str:
     """What a process that died by a signal most likely met, "" for another end."""
     known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}
+    known[-7] = "bus error: a library that was cut short"
     return known.get(done.returncode, "")

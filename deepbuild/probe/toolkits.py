@@ -91,7 +91,7 @@ def _problem(host: Host, home: str, found_by: str) -> Problem | None:
 def _toolkit(host: Host, home: str, found_by: str) -> Toolkit | Problem:
     nvcc = f"{home}/bin/nvcc"
     done = host.run([nvcc, "--version"], identity=(nvcc,))
-    version = parse_nvcc_version(done.stdout)
+    version = parse_nvcc_version(done.stdout) if done.ok else ""
     if not version:
         return Problem(nvcc, f"does not answer --version: {last_line(done)}", "reinstall that CUDA")
     arches = host.run([nvcc, "--list-gpu-arch"], identity=(nvcc,))

@@ -40,6 +40,8 @@ def read_contents(path: Path) -> Contents:
         UsageError: not a whole wheel, or a wheel of something else.
     """
     name = _project(path)
+    if not path.exists():
+        raise UsageError(f"there is no {path}", found="no such file", wanted="a wheel or a plan")
     if name != "deepspeed":
         raise UsageError(
             f"{path.name} is a wheel of something else", found=name, wanted="a wheel of deepspeed"
