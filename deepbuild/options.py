@@ -87,7 +87,7 @@ BUILDING = _together(
     click.option("--memory", type=Size(), default=None, help="Memory that they may fill: 16G."),
     click.option(
         "--machine",
-        default="",
+        multiple=True,
         metavar="FILE",
         help="Plan for a machine recorded with `deepbuild probe -o FILE`.",
     ),
@@ -170,12 +170,20 @@ def target_of(options: dict[str, Any]) -> Target:
     """
     from deepbuild.stages import Target
 
-    if options["machine"] and (options["python"] or options["torch"]):
+    machines = options["machine"]
+    if len(machines) > 1:
         raise UsageError(
-            f"{options['machine']} names its own Python and torch",
+            "one plan is made for one machine",
+            found=f"--machine {' --machine '.join(machines)}",
+            wanted="one --machine",
+            hint='for mixed GPUs name them all: --gpu a100,h100, or --arch "8.0;9.0"',
+        )
+    if machines and (options["python"] or options["torch"]):
+        raise UsageError(
+            f"{machines[0]} names its own Python and torch",
             found="--machine together with --python or --torch",
             wanted="one of them",
             hint="probe the environment that you mean there: deepbuild probe --python PATH -o FILE",
         )
-    names = ("deepspeed", "python", "torch", "machine")
-    return Target(**{name: options[name] for name in names})
+    names = ("deepspeed", "python", "torch")
+    return Target(**{name: options[name] for name in names}, machine="".join(machines))

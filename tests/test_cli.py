@@ -228,6 +228,7 @@ def test_options_that_a_plan_has_decided_are_refused(run, plan_file, command, op
     [
         (("plan", "--ops", ""), "--ops is empty"),
         (("plan", "--machine", "m.json", "--torch", "2.14.1"), "names its own Python and torch"),
+        (("plan", "--machine", "m.json", "--machine", "n.json"), "one plan is made for one"),
         (("wheel", "--machine", "m.json"), "then, there: deepbuild wheel plan.json"),
         (("install", "--machine", "m.json"), "then, there: deepbuild wheel plan.json"),
     ],
