@@ -57,7 +57,7 @@ class Installer:
         """
         contents = read_contents(wheel)
         self._require_fit(wheel, contents, required)
-        with self._alone(), _as_install_error(self.python), self._transaction():
+        with _as_install_error(self.python), self._alone(), self._transaction():
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
             self.note("verifying every op in a process of its own")
