@@ -5,6 +5,7 @@ Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -205,6 +206,9 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its documented code; no traceback reaches the user."""
+    # A command starts much and keeps little: collecting garbage while modules load is a tenth of
+    # the time of a plan, and what a build leaves behind is small.
+    gc.disable()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
             signal.signal(ending, _interrupt)
