@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
+from pip._internal.models.index import PyPI  # where pip looks unless it is told otherwise
 
 from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
@@ -24,7 +25,7 @@ from deepbuild.probe.answers import last_line
 if TYPE_CHECKING:
     from unearth import Package, PackageFinder
 
-DEFAULT_INDEX = "https://pypi.org/simple"
+DEFAULT_INDEX: str = PyPI.simple_url
 _LISTED = re.compile(r"^(:env:|global|install|download)\.([a-z-]+)=(.*)$")
 _HASHES = {"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}
 _TRUE = {"1", "true", "yes", "on", "t", "y"}

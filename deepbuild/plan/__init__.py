@@ -230,7 +230,7 @@ def _local_version(
         torch.version,
         [op.name for op in ops if op.verdict == "build"],
         (kit.version, kit.home) if (kit := choices.toolkit and choices.toolkit.toolkit) else None,
-        (compiler.family, compiler.version) if (compiler := choices.compiler.planned) else None,
+        choices.compiler.planned,
         choices.arches.arches,
         choices.cpu.policy,
     ]
