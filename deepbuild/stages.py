@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion
 
 from deepbuild import cache, codec
 from deepbuild.errors import BuildError, ProbeError, UsageError
-from deepbuild.host import LocalHost, write_atomically
+from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
 from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
 from deepbuild.plan import accelerator_for, plan, require_torch
@@ -65,14 +65,7 @@ class Stages:
             return codec.load_file(Path(target.machine), Machine)
         python = self._build_python(target) if target.torch else target.python
         try:
-            return probe(
-                self.host,
-                python=python,
-                own_python=self.own_python,
-                cuda_home=request.cuda_home,
-                cxx=request.cxx,
-                work_folder=str(self.cache),
-            )
+            return self._look(self.host, python, request)
         finally:
             self.host.save()
 
@@ -80,14 +73,7 @@ class Stages:
         """Probe, and write every answer down in `folder`: a bug report that can be replayed."""
         local = LocalHost()
         recorder = RecordingHost(local, local.secrets())
-        machine = probe(
-            recorder,
-            python=target.python,
-            own_python=self.own_python,
-            cuda_home=request.cuda_home,
-            cxx=request.cxx,
-            work_folder=str(self.cache),
-        )
+        machine = self._look(recorder, target.python, request)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "host.json", recorder.text())
@@ -97,6 +83,16 @@ class Stages:
                 f"cannot write into {folder}", found=str(error), wanted="a writable folder"
             ) from None
         return machine
+
+    def _look(self, host: Host, python: str, request: Request) -> Machine:
+        return probe(
+            host,
+            python=python,
+            own_python=self.own_python,
+            cuda_home=request.cuda_home,
+            cxx=request.cxx,
+            work_folder=str(self.cache),
+        )
 
     def _build_python(self, target: Target) -> str:
         from deepbuild.buildenv import BuildEnvironments

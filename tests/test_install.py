@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,23 @@ def test_pip_is_not_sent_elsewhere() -> None:
     command = pip_command(here.python, "/python")
     dropped = {command[i + 1] for i, word in enumerate(command) if word == "-u"}
     assert {"PYTHONPATH", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_USER"} <= dropped
+
+
+def test_two_installs_into_one_environment_take_turns(tmp_path) -> None:
+    here = machine()
+    assert here.python is not None
+    mine = replace(here, python=replace(here.python, site_packages=str(tmp_path / "site")))
+    checked = dataclasses.replace(installer(mine), locks=tmp_path / "locks")
+    order: list[str] = []
+
+    def second() -> None:
+        with checked._alone():
+            order.append("second")
+
+    with checked._alone():
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.3)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
