@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,6 +80,12 @@ class Host(Protocol):
         """Run a script of `deepbuild.children` with an interpreter."""
         ...
 
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        """Compile a small text in a folder that is thrown away: "{source}" and "{out}" in argv
+        stand for its file and for where results may go. Given `identity`, an earlier answer holds
+        while these files and folders, and all headers that were read, are unchanged."""
+        ...
+
     def which(self, name: str) -> str: ...
 
     def read_text(self, path: str) -> str | None: ...
@@ -118,6 +125,19 @@ class LocalHost:
         env = {n: v for n, v in os.environ.items() if not n.startswith("PYTHON")}
         return _completed([python, str(child_script(script)), *args], {**env, "LC_ALL": "C"}, 300)
 
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        return self.trial_with_headers(argv, source)[0]
+
+    def trial_with_headers(
+        self, argv: Sequence[str], source: str
+    ) -> tuple[Completed, tuple[str, ...]]:
+        """As `trial`, and the headers that a compiler asked with `-MMD -MF {headers}` noted."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="deepbuild-trial-") as folder:
+                return _trial(argv, source, Path(folder))
+        except OSError as error:
+            return Completed(CANNOT_RUN, "", f"no folder for a trial: {error}"), ()
+
     def which(self, name: str) -> str:
         return shutil.which(name) or ""
 
@@ -135,11 +155,11 @@ class LocalHost:
 
     def file_id(self, path: str) -> FileId | None:
         try:
-            status = Path(path).stat()
+            status = os.stat(path)  # noqa: PTH116 (a plan asks for thousands; Path is slower)
         except (OSError, ValueError):
             return None
-        folder = Path(path).is_dir()
-        return FileId("dir" if folder else "file", status.st_size, status.st_mtime_ns)
+        kind = "dir" if stat.S_ISDIR(status.st_mode) else "file"
+        return FileId(kind, status.st_size, status.st_mtime_ns)
 
     def is_link(self, path: str) -> bool:
         try:
@@ -173,6 +193,19 @@ class LocalHost:
         masks += [(home.name, "user")] if home.name != "root" else []
         public = self.read_text("/etc/os-release") or ""
         return tuple((w, mask) for w, mask in dict(masks).items() if len(w) > 3 and w not in public)
+
+
+def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, tuple[str, ...]]:
+    kind = "cu" if Path(argv[0]).name.startswith("nvcc") else "cpp"
+    places = {"{source}": f"trial.{kind}", "{out}": "out", "{headers}": "headers"}
+    (folder / places["{source}"]).write_text(source, encoding="utf-8")
+    words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
+    done = _completed(words, {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}, 120)
+    plain = Completed(done.returncode, done.stdout, done.stderr.replace(f"{folder}/", ""))
+    with contextlib.suppress(OSError, ValueError):
+        rule = (folder / "headers").read_text(encoding="utf-8").replace("\\\n", " ")
+        return plain, tuple(word for word in rule.split()[1:] if not word.startswith(str(folder)))
+    return plain, ()
 
 
 def child_script(name: str) -> Path:

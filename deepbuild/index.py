@@ -227,6 +227,16 @@ def _client(config: IndexConfig) -> Any:
     return PyPIClient(**options)
 
 
+def size_of(config: IndexConfig, url: str) -> int:
+    """The bytes of a file on an index, -1 where it does not say."""
+    try:
+        answer = _session(config).head(url)
+        answer.raise_for_status()
+        return int(answer.headers.get("Content-Length", -1))
+    except Exception:  # a size is good to know, and nothing fails without it
+        return -1
+
+
 def _no_answer(config: IndexConfig, why: str) -> ProbeError:
     return ProbeError(
         "the package index gives no source distribution of DeepSpeed",

@@ -12,6 +12,14 @@ from typing import Any
 
 from deepbuild.host import Completed, LocalHost, child_script, write_atomically
 
+# What compilers read of the environment: another value may give another answer.
+COMPILER_VARIABLES = frozenset(
+    """
+    COMPILER_PATH CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH GCC_EXEC_PREFIX LD_LIBRARY_PATH
+    LIBRARY_PATH NVCC_APPEND_FLAGS NVCC_CCBIN NVCC_PREPEND_FLAGS PATH
+    """.split()  # noqa: SIM905 (as in record)
+)
+
 
 @dataclass
 class MemoHost(LocalHost):
@@ -50,15 +58,39 @@ class MemoHost(LocalHost):
             lambda: super(MemoHost, self).ask_python(python, script, *args),
         )
 
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        """A failed trial is kept as well, unless it failed for want of time, disk or memory."""
+        variables = {n: v for n, v in self.env().items() if n in COMPILER_VARIABLES}
+        key = self._key(["trial", *argv, source, json.dumps(variables, sort_keys=True)], identity)
+        kept = self._answers.get(key)
+        answer = _completed(kept, failed=True)
+        if answer and isinstance(kept, dict) and self._unchanged(kept.get("headers")):
+            return answer
+        answer, headers = self.trial_with_headers(argv, source)
+        if answer.returncode in {0, 1, 2} and "No space left" not in answer.stderr:
+            seen = {path: self._stamp(path) for path in headers}
+            self._answers[key], self._new = {**asdict(answer), "headers": seen}, True
+        return answer
+
+    def _unchanged(self, headers: Any) -> bool:
+        return isinstance(headers, dict) and all(
+            self._stamp(path) == stamp for path, stamp in headers.items()
+        )
+
+    def _stamp(self, path: str) -> list[Any] | None:
+        found = self.file_id(path)
+        return [found.kind, found.size, found.mtime_ns] if found else None
+
+    def _key(self, call: list[str], identity: Sequence[str]) -> str:
+        ids = [[path, self._stamp(path)] for path in identity]
+        return hashlib.sha256(json.dumps([call, ids]).encode()).hexdigest()
+
     def _remember(
         self, call: list[str], identity: Sequence[str], ask: Callable[[], Completed]
     ) -> Completed:
         if not identity:
             return ask()
-        ids = [
-            [path, asdict(found) if (found := self.file_id(path)) else None] for path in identity
-        ]
-        key = hashlib.sha256(json.dumps([call, ids]).encode()).hexdigest()
+        key = self._key(call, identity)
         kept = _completed(self._answers.get(key))
         if kept:
             return kept
@@ -77,9 +109,10 @@ class MemoHost(LocalHost):
             self._new = False
 
 
-def _completed(kept: Any) -> Completed | None:
+def _completed(kept: Any, *, failed: bool = False) -> Completed | None:
     """A remembered answer, None if there is none or it is damaged."""
-    if not isinstance(kept, dict) or set(kept) != {"returncode", "stdout", "stderr"}:
+    if not isinstance(kept, dict) or set(kept) - {"headers"} != {"returncode", "stdout", "stderr"}:
         return None
-    whole = kept["returncode"] == 0 and isinstance(kept["stdout"], str)
-    return Completed(0, kept["stdout"], kept["stderr"]) if whole else None
+    code, *texts = kept["returncode"], kept["stdout"], kept["stderr"]
+    whole = all(isinstance(text, str) for text in texts) and isinstance(code, int)
+    return Completed(code, *texts) if whole and (failed or code == 0) else None

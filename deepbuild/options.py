@@ -55,6 +55,20 @@ TOOLCHAIN = _together(
     click.option("--cuda-home", default="", metavar="PATH", help="Insist on one CUDA toolkit."),
     click.option("--cxx", default="", metavar="PATH", help="Insist on one host C++ compiler."),
 )
+_TOOLKIT = _together(
+    click.option(
+        "--toolkit",
+        default="",
+        metavar="VERSION",
+        help="auto, or a CUDA version (13.0): taken from what is here, else assembled from "
+        "package-index wheels, without root.",
+    ),
+    click.option(
+        "--allow-cuda-mismatch",
+        is_flag=True,
+        help="Take a toolkit of another major version than torch's: for ops without device code.",
+    ),
+)
 BUILDING = _together(
     click.option(
         "--deepspeed",
@@ -83,6 +97,7 @@ BUILDING = _together(
         "Default: x86-64-v3 for wheel, native for install.",
     ),
     TOOLCHAIN,
+    _TOOLKIT,
     click.option("--jobs", type=click.IntRange(min=1), default=None, help="Compilers at once."),
     click.option("--memory", type=Size(), default=None, help="Memory that they may fill: 16G."),
     click.option(
@@ -131,12 +146,32 @@ def request_of(purpose: str, options: dict[str, Any]) -> Request:
         gpus=_words(",".join(options["gpu"])),
         cpu=options["cpu"],
         cuda_home=options["cuda_home"],
+        toolkit=_toolkit(options["toolkit"], options["cuda_home"]),
+        allow_cuda_mismatch=options["allow_cuda_mismatch"],
         cxx=options["cxx"],
         jobs=options["jobs"] or 0,
         memory=options["memory"] or 0,
         allow_missing=_words(",".join(options["allow_missing"])),
         debug_info=options["debug_info"],
     )
+
+
+def _toolkit(version: str, home: str) -> str:
+    if version and home:
+        raise UsageError(
+            "--toolkit and --cuda-home both name a toolkit",
+            found=f"--toolkit {version} and --cuda-home {home}",
+            wanted="one of them",
+            hint="leave one away",
+        )
+    if version and not re.fullmatch(r"auto|[0-9]{1,2}\.[0-9]{1,2}", version):
+        raise UsageError(
+            f"--toolkit {version} is no CUDA version",
+            found=repr(version),
+            wanted="auto, or a version as nvcc names it",
+            hint="--toolkit auto, or --toolkit 13.0",
+        )
+    return version
 
 
 def _words(text: str) -> tuple[str, ...]:

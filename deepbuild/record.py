@@ -45,6 +45,11 @@ class RecordingHost:
         self._note("ask_python", (python, script, *args), answer)
         return answer
 
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        answer = self.inner.trial(argv, source, identity=identity)
+        self._note("trial", (*argv, source), answer)
+        return answer
+
     def which(self, name: str) -> str:
         return str(self._note("which", (name,), self.inner.which(name)))
 
@@ -98,10 +103,13 @@ class RecordingHost:
 
 RECORDED_VARIABLES = frozenset(
     """
-    CC CONDA_PREFIX CPATH CUDACXX CUDAHOSTCXX CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES CXX
-    LD_LIBRARY_PATH LIBRARY_PATH MAX_JOBS NVCC_CCBIN PATH SLURM_CPUS_ON_NODE SLURM_CPUS_PER_TASK
-    SLURM_JOB_ID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE TORCH_CUDA_ARCH_LIST VIRTUAL_ENV
-    """.split()  # noqa: SIM905 (a list of 21 quoted lines says no more)
+    CC CONDA_PREFIX CPATH CUDACXX CUDAHOSTCXX CUDAToolkit_ROOT CUDATOOLKIT_HOME CUDA_DIR
+    CUDA_HOME CUDA_INSTALL_PATH CUDA_PATH CUDA_ROOT CUDA_TOOLKIT_ROOT_DIR CUDA_VISIBLE_DEVICES
+    CUTLASS_HOME CUTLASS_PATH CUTLASS_ROOT CXX EBROOTCUDA LD_LIBRARY_PATH LIBRARY_PATH MAX_JOBS
+    MODULEPATH NVCC_CCBIN NVHPC NVHPC_CUDA_HOME NVHPC_ROOT PATH SLURM_CPUS_ON_NODE
+    SLURM_CPUS_PER_TASK SLURM_JOB_ID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE TORCH_CUDA_ARCH_LIST
+    VIRTUAL_ENV
+    """.split()  # noqa: SIM905 (a list of 40 quoted lines says no more)
 )
 
 
@@ -133,6 +141,9 @@ class ReplayHost:
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
     ) -> Completed:
         return Completed(**self._answer("ask_python", python, script, *args))
+
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        return Completed(**self._answer("trial", *argv, source))
 
     def which(self, name: str) -> str:
         return str(self._answer("which", name))

@@ -14,6 +14,7 @@ from deepbuild.model import (
     Decision,
     Machine,
     PlannedOp,
+    Trial,
     Verification,
     Wheel,
 )
@@ -125,7 +126,8 @@ def machine_report(machine: Machine) -> RenderableType:
         *_gpu_rows(machine),
         *_toolkit_rows(machine),
         *_compiler_rows(machine),
-        *((f"broken: {problem.subject}", problem.found) for problem in machine.problems),
+        *(("not usable", f"{problem.subject}: {problem.found}") for problem in machine.problems),
+        *_shell_rows(machine),
     ]
     last = ""
     for name, value in rows:
@@ -154,7 +156,11 @@ def _system_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(("torch", "none in " + ", ".join(machine.torch_looked_for)))
     tools = machine.tools
     rows.append(("ninja, git", f"{tools.ninja or 'none'}, {tools.git or 'none'}"))
-    rows.append(("libaio", tools.libaio_library or "none"))
+    for name, found in machine.headers.items():
+        told = [f"{each.folder}{f' ({each.version})' if each.version else ''}" for each in found]
+        rows.append((name, ", ".join(told)))
+    if machine.modules:
+        rows.append(("modules", ", ".join(machine.modules)))
     return rows
 
 
@@ -182,8 +188,22 @@ def _toolkit_rows(machine: Machine) -> list[tuple[str, str]]:
     for kit in machine.toolkits:
         lacks = f"; lacks {', '.join(kit.missing)}" if kit.missing else ""
         most = f", gcc up to {kit.gcc_max}" if kit.gcc_max else ""
-        rows.append(("toolkit", f"CUDA {kit.version} at {kit.home}{most}{lacks}"))
+        kind = "" if kit.kind == "toolkit" else f" ({kit.kind})"
+        rows.append(("toolkit", f"CUDA {kit.version} at {kit.home}{kind}{most}{lacks}"))
+        rows += [("toolkit", f"  {_kit_trial(trial)}") for trial in kit.trials]
+        rows.append(("toolkit", f"  arches {' '.join(kit.arches) or 'unknown'}"))
     return rows or [("toolkit", "none")]
+
+
+def _kit_trial(trial: Trial) -> str:
+    how = "compiles a kernel" if not trial.error else f"does not compile a kernel: {trial.error}"
+    return f"with {trial.cxx} it {how}"
+
+
+def _shell_rows(machine: Machine) -> list[tuple[str, str]]:
+    """What the shell says; a build by deepbuild uses the plan's variables in any case."""
+    marks = {True: "", False: "misleading: "}
+    return [("shell", f"{each.subject}: {marks[each.ok]}{each.found}") for each in machine.shell]
 
 
 def _compiler_rows(machine: Machine) -> list[tuple[str, str]]:
@@ -191,7 +211,8 @@ def _compiler_rows(machine: Machine) -> list[tuple[str, str]]:
         (
             "compiler",
             f"{each.family} {each.version} at {each.cxx}"
-            + (f" ({each.broken})" if each.broken else ""),
+            + (f" ({each.broken})" if each.broken else f", C++{each.cxx_std}" * bool(each.cxx_std))
+            + (f", without {' and '.join(each.lacks)}" if each.lacks else ""),
         )
         for each in machine.compilers
     ]

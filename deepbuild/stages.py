@@ -16,7 +16,7 @@ from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
 from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
-from deepbuild.plan import accelerator_for, plan, require_torch
+from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
 from deepbuild.probe import probe
 from deepbuild.record import RecordingHost
 from deepbuild.source import Store, Tree, inspect
@@ -65,9 +65,40 @@ class Stages:
             return codec.load_file(Path(target.machine), Machine)
         python = self._build_python(target) if target.torch else target.python
         try:
-            return self._look(self.host, python, request)
+            machine = self._look(self.host, python, request)
+            if self._is_to_assemble(machine, request):
+                self._assemble_toolkit(machine, request)
+                machine = self._look(self.host, python, request)
+            return machine
         finally:
             self.host.save()
+
+    @staticmethod
+    def _is_to_assemble(machine: Machine, request: Request) -> bool:
+        """Whether --toolkit asks for what is not here, and would be used if it were."""
+        if not request.toolkit or has_toolkit(machine, request):
+            return False
+        _, torch = require_torch(machine)
+        asked = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
+        same = asked.partition(".")[0] == (torch.cuda or "").partition(".")[0]
+        return same or request.allow_cuda_mismatch
+
+    def _assemble_toolkit(self, machine: Machine, request: Request) -> None:
+        """What --toolkit asks for and this machine does not have. Where torch's environment holds
+        the math libraries, only the compiler is fetched."""
+        from deepbuild import index
+        from deepbuild.assemble import Toolkits
+
+        _, torch = require_torch(machine)
+        cuda = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
+        held = {header for pack in torch.nvidia for header in pack.headers}
+
+        def size_of(url: str) -> int:
+            return index.size_of(index.read_config(self.host, self.own_python), url)
+
+        folder = self.cache / "toolkits"
+        toolkits = Toolkits(folder, self.host, self.own_python, self.tell.note, size_of)
+        toolkits.get(cuda, libraries="cusparse.h" not in held)
 
     def record(self, target: Target, request: Request, folder: Path) -> Machine:
         """Probe, and write every answer down in `folder`: a bug report that can be replayed."""

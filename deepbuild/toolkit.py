@@ -5,12 +5,19 @@ into a toolkit."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from deepbuild.errors import BuildError
 from deepbuild.host import LocalHost
 from deepbuild.model import PlannedCompiler, PlannedToolkit
 
+# Only these are linked: the folders of a distribution's or conda's toolkit hold all else as well.
+_PROGRAMS = re.compile(
+    r"^(nvcc\.profile|ptxas|fatbinary|cudafe\+\+|cicc|bin2c|nvlink|crt|cu\w+|nv\w+)$"
+)
+_LIBRARIES = re.compile(r"^lib(cu|nv|npp|nccl).*\.(so|a)\b")
+_ALL = re.compile("")
 _VERSIONED = re.compile(r"^(lib.+?\.so)\.(\d[\d.]*)$")
 
 
@@ -28,9 +35,10 @@ def make_overlay(
     home = Path(toolkit.home)
     for name in ("include", "lib64", "bin"):
         (folder / name).mkdir(parents=True)
-    link_entries(folder / "bin", [str(home / "bin")], leave_out={"nvcc"})
+    link_entries(folder / "bin", [str(Path(toolkit.nvcc).parent)], _PROGRAMS)
+    (folder / "bin" / "nvcc").unlink(missing_ok=True)
     link_entries(folder / "include", list(toolkit.include))
-    link_entries(folder / "lib64", list(toolkit.lib))
+    link_entries(folder / "lib64", list(toolkit.lib), _LIBRARIES)
     add_plain_links(folder / "lib64")
     (folder / "lib").symlink_to("lib64")
     if (home / "nvvm").exists():
@@ -39,15 +47,21 @@ def make_overlay(
     make_cuda_stub(folder / "lib64", compiler)
 
 
-def link_entries(
-    folder: Path, sources: list[str], leave_out: frozenset[str] | set[str] = frozenset()
-) -> None:
+def link_entries(folder: Path, sources: list[str], wanted: re.Pattern[str] = _ALL) -> None:
     """Link the entries of several folders into one; the first folder that has a name wins."""
     for source in map(Path, sources):
         for entry in sorted(source.iterdir()) if source.is_dir() else []:
             link = folder / entry.name
-            if entry.name not in leave_out and not link.is_symlink():
+            if wanted.match(entry.name) and not link.is_symlink():
                 link.symlink_to(entry)
+
+
+def link_extra(folder: Path, links: Mapping[str, str]) -> None:
+    """Link single files into include/ and lib/ of a folder."""
+    for name, target in links.items():
+        link = folder / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
 
 
 def add_plain_links(folder: Path) -> None:

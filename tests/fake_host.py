@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from deepbuild import facts
 from deepbuild.host import NOT_FOUND, Completed, FileId, NvmlAnswer, NvmlGpu
+from deepbuild.probe.nvcc_text import parse_clang_max, parse_gcc_max
 from deepbuild.probe.toolkits import NEEDED_HEADERS
 
 GIB = 2**30
@@ -50,16 +51,34 @@ def answer(content: object) -> Completed:
     return said(f"noise of an import\n@deepbuild-answer@{json.dumps(content)}\n")
 
 
+@dataclass(frozen=True)
+class FakeCompiler:
+    """What a compiler of the fake machine can do; `hides_system` for one with a sysroot of its
+    own, which sees no header or library of the distribution."""
+
+    family: str
+    version: str
+    broken: str = ""
+    hides_system: bool = False
+
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
+
 @dataclass
 class FakeHost:
     """`programs` answers by the longest prefix of argv that it holds, under the real path of the
-    program; `answers` by interpreter and script."""
+    program; `answers` by interpreter and script. A trial is answered from what `compilers` says of
+    the compiler and which files are there; `kernels` is what an nvcc says to any kernel."""
 
     variables: dict[str, str] = field(default_factory=lambda: {"PATH": "/usr/local/bin:/usr/bin"})
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     programs: dict[tuple[str, ...], Completed] = field(default_factory=dict)
     answers: dict[tuple[str, str], Completed] = field(default_factory=dict)
+    compilers: dict[str, FakeCompiler] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)
     nvml_answer: NvmlAnswer = NO_DRIVER
     root: bool = False
     machine: str = "x86_64"
@@ -85,9 +104,55 @@ class FakeHost:
     def ask_python(
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
     ) -> Completed:
+        if script == "libstdcxx":
+            return answer({"path": args[0], "level": self.files[args[0]]})
         if self.file_id(python) is None:
             return said("", f"{python}: no such program", NOT_FOUND)
         return self.answers[python, script]
+
+    def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
+        real = self.real_path(argv[0])
+        if real.endswith("/nvcc"):
+            error = self._kernel_error(real, argv[argv.index("-ccbin") + 1])
+        else:
+            error = self._trial_error(self.compilers[real], argv, source)
+        return said("", error, 1) if error else said()
+
+    def _kernel_error(self, nvcc: str, cxx: str) -> str:
+        """As the real crt/host_config.h would say; then whatever the nvcc itself is broken by."""
+        compiler = self.compilers[self.real_path(cxx)]
+        home = nvcc.removesuffix("/bin/nvcc")
+        limits = self.files.get(f"{home}/include/crt/host_config.h", "")
+        most = parse_gcc_max(limits) if compiler.family == "gcc" else parse_clang_max(limits)
+        if most is not None and compiler.major > most:
+            return (
+                f"host_config.h:143: error: #error -- unsupported GNU version! {compiler.version}"
+            )
+        return self.kernels.get(nvcc, "")
+
+    def _trial_error(self, compiler: FakeCompiler, argv: Sequence[str], source: str) -> str:
+        if compiler.broken == "cc1plus":
+            return "g++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory"
+        std = next((int(word[-2:]) for word in argv if word.startswith("-std=")), 0)
+        if std > _newest_standard(compiler):
+            return f"error: unrecognized command-line option '-std=c++{std}'"
+        if "omp.h" in source and compiler.family == "clang":
+            there = self.file_id(f"/usr/lib/llvm-{compiler.major}/lib/clang/omp.h")
+            return "" if there else "trial.cpp:1:10: fatal error: 'omp.h' file not found"
+        if "libaio.h" in source:
+            return self._libaio_error(compiler, argv)
+        return ""
+
+    def _libaio_error(self, compiler: FakeCompiler, argv: Sequence[str]) -> str:
+        include = [word[2:] for word in argv if word.startswith("-I")]
+        lib = [word[2:] for word in argv if word.startswith("-L")]
+        if not compiler.hides_system:
+            include += ["/usr/include"]
+            lib += [f"/usr/lib/{self.machine}-linux-gnu", "/usr/lib64"]
+        if not any(self.file_id(f"{folder}/libaio.h") for folder in include):
+            return "trial.cpp:1:10: fatal error: libaio.h: No such file or directory"
+        there = any(self.file_id(f"{folder}/libaio.so") for folder in lib)
+        return "" if there else "/usr/bin/ld: cannot find -laio: No such file or directory"
 
     def which(self, name: str) -> str:
         folders = self.variables.get("PATH", "").split(":")
@@ -158,20 +223,41 @@ class FakeHost:
         c_half: bool = True,
         broken: str = "",
         folder: str = "/usr/bin",
+        c_version: str = "",
+        runtime: str = "",
+        prefix: str = "",
+        suffix: str | None = None,
+        hides_system: bool = False,
     ) -> str:
-        """A compiler as Debian has it, g++-12 and a link g++; `broken` is "start" for one that
-        does not start, "cc1plus" for one whose C++ half is gone. Returns its path."""
-        cxx, cc = {"gcc": ("g++", "gcc"), "clang": ("clang++", "clang")}[family]
-        suffix = f"-{version.partition('.')[0]}"
-        path = f"{folder}/{cxx}{suffix}"
-        self.add_program(path, _compiler_answers(family, version, broken))
+        """A compiler as Debian has it, g++-12 and a link g++.
+
+        `broken` is "start" for one that does not start, "cc1plus" for one whose C++ half is gone;
+        `runtime` the libstdc++ that it links with; `prefix` and `suffix` are parts of its name.
+        Returns its path.
+        """
+        cxx, cc = {"gcc": ("g++", "gcc"), "clang": ("clang++", "clang")}.get(
+            family, (family, "nvc")
+        )
+        suffix = f"-{version.partition('.')[0]}" if suffix is None else suffix
+        path, half = f"{folder}/{prefix}{cxx}{suffix}", f"{folder}/{prefix}{cc}{suffix}"
+        runtime = runtime or f"/usr/lib/{self.machine}-linux-gnu/libstdc++.so.6"
+        self.add_program(path, _compiler_answers(family, version, broken, runtime))
+        self.compilers[path] = FakeCompiler(family, version, broken, hides_system)
+        self._add_runtime(runtime, version)
         if c_half:
-            self.files[f"{folder}/{cc}{suffix}"] = "#!"
+            answers = _compiler_answers(family, c_version or version, broken, runtime)
+            self.add_program(half, answers)
         if default:
             names = (cxx, "c++") if family == "gcc" else (cxx,)
             self.links |= {f"{folder}/{name}": f"{cxx}{suffix}" for name in names}
             self.links |= {f"{folder}/{cc}": f"{cc}{suffix}"} if c_half else {}
         return path
+
+    def _add_runtime(self, path: str, gcc: str) -> None:
+        """A libstdc++ as new as the newest gcc that uses it. Its text is its level."""
+        level = facts.glibcxx_of_gcc(int(gcc.partition(".")[0])) or "3.4.34"
+        levels = [self.files.get(path, level), level]
+        self.files[path] = max(levels, key=lambda text: int(text.rpartition(".")[2]))
 
     def add_toolkit(
         self,
@@ -202,6 +288,43 @@ class FakeHost:
         if link:
             self.links[link] = home
         return home
+
+    def add_conda_toolkit(self, version: str, prefix: str) -> str:
+        """As conda-forge lays it out: nvcc in bin/, headers and libraries in targets/."""
+        self.add_toolkit(version, prefix)
+        target = f"{prefix}/targets/{self.machine}-linux"
+        self._move(f"{prefix}/include", f"{target}/include")
+        self._move(f"{prefix}/lib64", f"{target}/lib")
+        return prefix
+
+    def add_distribution_toolkit(self, version: str) -> str:
+        """As Debian and Ubuntu split it: a wrapper in /usr/bin, headers in /usr/include, libraries
+        beside all others, the programs in a folder of their own."""
+        home, triplet = "/usr/lib/nvidia-cuda-toolkit", f"/usr/lib/{self.machine}-linux-gnu"
+        self.add_toolkit(version, home)
+        self._move(f"{home}/include", "/usr/include")
+        self._move(f"{home}/lib64", triplet)
+        self._move(f"{home}/nvvm/bin", f"{home}/bin")
+        self.files["/usr/lib/cuda/version.txt"] = f"CUDA Version {version}"
+        self.add_nvcc_wrapper(home, "/usr/bin/nvcc")
+        return home
+
+    def add_hpc_sdk(self, release: str, cuda: str) -> str:
+        """NVIDIA's HPC SDK: the math libraries lie outside the toolkit."""
+        top = f"/opt/nvidia/hpc_sdk/Linux_{self.machine}/{release}"
+        home = self.add_toolkit(cuda, f"{top}/cuda/{cuda}")
+        math = f"{top}/math_libs/{cuda}"
+        for name in NEEDED_HEADERS:
+            if not name.startswith(("cuda_runtime", "crt")):
+                del self.files[f"{home}/include/{name}"]
+                self.files[f"{math}/include/{name}"] = ""
+        self.files |= {f"{math}/lib64/lib{name}.so": "" for name in ("cublas", "curand")}
+        self.files[f"{top}/compilers/bin/nvc++"] = "#!"
+        return home
+
+    def _move(self, old: str, new: str) -> None:
+        for name in [name for name in self.files if name.startswith(f"{old}/")]:
+            self.files[name.replace(old, new, 1)] = self.files.pop(name)
 
     def add_nvcc_wrapper(self, home: str, path: str = "/usr/local/bin/nvcc") -> None:
         """A script in a bin folder that starts a toolkit's nvcc, as Debian and admins make it."""
@@ -262,9 +385,13 @@ class FakeHost:
         arch_flags: str = "",
         min_cxx_std: int = 0,
         broken: str = "",
+        runtime: str = "",
+        table: bool = False,
     ) -> str:
         """torch in the site-packages of an interpreter, with NVIDIA's wheels in the layout that
-        it is published with ("cu13", "cu12", "none"). Returns its site-packages."""
+        it is published with ("cu13", "cu12", "none"). `runtime` is the GLIBCXX level of the
+        libstdc++ that Python loads; `table` adds torch's own table of compilers. Returns its
+        site-packages."""
         said_before = json.loads(self.answers[python, "interpreter"].stdout.split("@")[-1])
         site = site or said_before["site_packages"]
         row = facts.torch_row(version)
@@ -275,6 +402,11 @@ class FakeHost:
         _NVIDIA_LAYOUTS[layout or default](self, f"{site}/nvidia")
         flags = arch_flags or _arch_flags(cuda)
         facts_of_it = {"version": version, "cxx11_abi": True, "arch_flags": flags}
+        if runtime:
+            path = f"{said_before['prefix']}/lib/libstdc++.so.6"
+            facts_of_it |= {"runtime": {"path": path, "level": runtime}}
+        if table:
+            self.files[f"{site}/torch/utils/cpp_extension.py"] = _TABLE
         self.answers[python, "torch_facts"] = (
             said("", f"Traceback (most recent call last):\n{broken}", 1)
             if broken
@@ -371,6 +503,32 @@ def host_config(gcc_max: int, clang_max: int) -> str:
     )
 
 
+def _newest_standard(compiler: FakeCompiler) -> int:
+    """What a gcc or clang of a major compiles, as the trials ask: with <concepts> for C++20."""
+    least = {"gcc": {20: 10, 17: 7}, "clang": {20: 10, 17: 5}}[compiler.family]
+    return next((std for std, major in least.items() if compiler.major >= major), 14)
+
+
+# As in torch 2.9's cpp_extension.py, a few rows of each table.
+_TABLE = """
+MINIMUM_GCC_VERSION = (5, 0, 0)
+VersionRange = tuple[tuple[int, ...], tuple[int, ...]]
+VersionMap = dict[str, VersionRange]
+CUDA_GCC_VERSIONS: VersionMap = {
+    '11.0': (MINIMUM_GCC_VERSION, (10, 0)),
+    '12.3': ((6, 0, 0), (14, 0)),
+    '12.6': ((6, 0, 0), (14, 0)),
+    '13.0': ((6, 0, 0), (16, 0)),
+}
+
+MINIMUM_CLANG_VERSION = (3, 3, 0)
+CUDA_CLANG_VERSIONS: VersionMap = {
+    '12.6': ((7, 0), (18, 0)),
+    '13.0': ((7, 0), (21, 0)),
+}
+"""
+
+
 def dryrun(home: str) -> Completed:
     """The beginning of what `nvcc --dryrun` says, on stderr."""
     return said("", f"#$ _NVVM_BRANCH_=nvvm\n#$ _HERE_={home}/bin\n#$ TOP={home}/bin/..\n")
@@ -403,20 +561,22 @@ def aten_h(std: int) -> str:
     )
 
 
-def _compiler_answers(family: str, version: str, broken: str) -> dict[str, Completed]:
+def _compiler_answers(family: str, version: str, broken: str, runtime: str) -> dict[str, Completed]:
     if broken == "start":
         gone = said("", "error while loading shared libraries: libmpc.so.3: cannot open", 127)
         return {"": gone}
-    banner = {
+    banners = {
         "gcc": f"g++ (Debian {version}-1) {version}\nCopyright (C) Free Software Foundation\n",
         "clang": f"Debian clang version {version}\nTarget: x86_64-pc-linux-gnu\n",
-    }[family]
-    missing = "g++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory"
-    trial = said("", missing, 1) if broken == "cc1plus" else said()
+    }
+    major = version.partition(".")[0]
+    dirs = f"install: /usr/lib/gcc/x86_64-linux-gnu/{major}/\nlibraries: =/usr/lib/gcc/:/lib/\n"
     return {
-        "--version": said(banner),
+        "--version": said(banners.get(family, f"{family} {version}-0 64-bit target\n")),
         "-dumpfullversion": said(f"{version}\n"),
-        "-std=c++17 -x c++ -fsyntax-only": trial,
+        "-print-search-dirs": said(dirs),
+        "-print-prog-name=cc1plus": said("cc1plus\n"),
+        "-print-file-name=libstdc++.so.6": said(f"{runtime}\n"),
     }
 
 

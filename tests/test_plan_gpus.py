@@ -25,7 +25,10 @@ def test_gpu_newer_than_the_toolkit_is_named() -> None:
     box = with_nvcc("12.0", ("8.0", "8.6"))
     gpus = machine(lambda host: host.add_gpus_nvml(("A100", "8.0"), ("H100", "9.0"))).gpus
     result = planned(replace(box, gpus=gpus), source=OLD)
-    assert mind(result, "H100 (9.0) is not served by 8.0")
+    assert result.arches == ("8.0", "8.6+PTX")
+    refused = next(each.rejected for each in result.decisions if each.topic == "arches")
+    assert "its GPUs run 8.6+PTX, which is built" in refused[0].reason
+    assert not mind(result, "is not served")
 
 
 def test_gpu_of_unknown_capability_is_named() -> None:
@@ -54,7 +57,7 @@ def test_gpu_newer_than_every_arch_gets_the_right_direction() -> None:
         cuda="12.6",
         toolkit="12.6",
     )
-    assert "newer CUDA toolkit" in blocker(planned(new), "NO_ARCH").fix
+    assert "install a newer torch first" in blocker(planned(new), "TORCH_ARCH").fix
     old = machine(lambda host: host.add_gpus_nvml(("Tesla V100-SXM2-32GB", "7.0")))
     assert blocker(planned(old), "NO_ARCH").fix.startswith("an older CUDA toolkit")
 

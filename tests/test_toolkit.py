@@ -37,7 +37,7 @@ def parts(tmp_path):
     touch(home, "lib64/stubs/libcuda.so", "lib64/libcuda.so")
     touch(wheels, "include/cusparse.h", "include/cuda.h", "include/crt/other.h")
     touch(wheels, "lib/libcudart.so.13", "lib/libcusparse.so.12", "lib/libnvrtc.so.13")
-    touch(wheels, "lib/libnvrtc.so.12.9", "lib/libnvrtc-builtins.so.13.0", "lib/libx.so.1.08")
+    touch(wheels, "lib/libnvrtc.so.12.9", "lib/libnvrtc-builtins.so.13.0", "lib/libcufft.so.1.08")
     touch(wheels, "lib/libnvrtc.alt.so.13")
     return home, wheels
 
@@ -87,7 +87,7 @@ def test_nvcc_is_the_shim(overlay):
         ("libnvrtc.so", "libnvrtc.so.13"),
         ("libnvrtc-builtins.so", "libnvrtc-builtins.so.13.0"),
         ("libnvrtc.alt.so", "libnvrtc.alt.so.13"),
-        ("libx.so", "libx.so.1.08"),
+        ("libcufft.so", "libcufft.so.1.08"),
     ],
 )
 def test_plain_links_are_made_for_the_newest(overlay, plain, target):

@@ -19,13 +19,13 @@ from deepbuild.host import child_script
 from deepbuild.model import BuildPlan, FlagPolicy
 from deepbuild.render import render
 from deepbuild.source import copy_tree
-from deepbuild.toolkit import make_overlay, write_program
+from deepbuild.toolkit import link_extra, make_overlay, write_program
 
 # What the build may see of the user's environment; all else would be an unplanned influence.
 _PASSED_ON = (
     *("HOME", "LOGNAME", "SHELL", "TERM", "TZ", "USER"),
     *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE"),
-    *("LD_LIBRARY_PATH", "LM_LICENSE_FILE"),
+    "LM_LICENSE_FILE",
 )
 _TOOLS = ("setuptools", "wheel", "packaging")
 
@@ -98,7 +98,7 @@ def lay_out(work: Workspace, plan: BuildPlan, tree: Path) -> None:
         BuildError: no compiler to make shims of, or the overlay cannot be made.
         OSError: the disk is full, or not ours to write.
     """
-    for name in ("shims", "cuda", "tools", "tmp", "dist"):
+    for name in ("shims", "cuda", "tools", "tmp", "dist", "extra"):
         shutil.rmtree(work.folder / name, ignore_errors=True)
         (work.folder / name).mkdir()
     if not work.tree.exists():
@@ -107,6 +107,7 @@ def lay_out(work: Workspace, plan: BuildPlan, tree: Path) -> None:
         copy_tree(tree, half)
         half.rename(work.tree)
     _lend_tools(work.folder / "tools")
+    link_extra(work.folder / "extra", plan.extra)
     _make_shims(work, plan)
 
 

@@ -1,12 +1,14 @@
 """The ops of a DeepSpeed tree, as its own builders describe them. Arguments: tree, accelerator,
 torch version, torch CUDA version ("" for none).
 
-torch is stood in for by an object that answers anything: builders ask it little more than its
-version, and so no torch is needed, and any version can be planned for.
+torch and dskernels are stood in for by objects that answer anything: builders ask torch little more
+than its version, and so none is needed, and any version can be planned for. Whether dskernels and
+CUTLASS are really there is the plan's question.
 """
 
 import importlib.abc
 import importlib.machinery
+import inspect
 import io
 import json
 import os
@@ -21,19 +23,22 @@ LADDER = ["5.0", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0"]
 
 
 class _StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a mock for every module under torch (and for psutil, which accelerators import)."""
+    """Finds a mock for every module under torch, for dskernels, and for psutil, which accelerators
+    import."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".", maxsplit=1)[0] in ("torch", "psutil"):
+        if name.split(".", maxsplit=1)[0] in ("torch", "psutil", "dskernels"):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> Any:
         top, *rest = spec.name.split(".")
         module = self.torch if top == "torch" else MagicMock()
+        if top == "dskernels":
+            module.library_path.return_value = "/dskernels"
         for part in rest:
             module = getattr(module, part)
         return module
@@ -65,11 +70,18 @@ def min_capability(builder: Any) -> str:
     return "" if set(kept) >= set(LADDER) else min(kept, key=float, default="none")
 
 
+def asks_for_openmp(builder: Any) -> bool:
+    """By the text of its cxx_args: calling it would ask for a compiler and an nvcc."""
+    method = getattr(type(builder), "cxx_args", None)
+    return method is not None and "-fopenmp" in inspect.getsource(method)
+
+
 def describe(name: str, builder: Any) -> Optional[Dict[str, Any]]:
     if type(builder).__name__ == "NotImplementedBuilder":
         return None
     error = ""
     op = {"sources": [], "libraries": [], "module": "", "min_capability": ""}  # type: Dict[str, Any]
+    op["openmp"] = False
     bases = [base.__name__ for base in type(builder).__mro__]
     try:
         op["module"] = builder.absolute_name()
@@ -77,6 +89,7 @@ def describe(name: str, builder: Any) -> Optional[Dict[str, Any]]:
         op["min_capability"] = min_capability(builder) if hasattr(builder, "filter_ccs") else ""
         flags = asked(builder, "extra_ldflags")
         op["libraries"] = sorted({flag[2:] for flag in flags if flag.startswith("-l")})
+        op["openmp"] = "-fopenmp" in flags or asks_for_openmp(builder)
     except (Exception, SystemExit) as failure:
         error = "%s: %s" % (type(failure).__name__, failure)
     build_var = getattr(builder, "BUILD_VAR", "")
@@ -88,6 +101,7 @@ def main() -> None:
     tree, accelerator, version, cuda = sys.argv[1:5]
     os.environ["DS_ACCELERATOR"] = accelerator
     os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"
+    os.environ["CUTLASS_PATH"] = "DS_IGNORE_CUTLASS_DETECTION"  # as DeepSpeed spells "elsewhere"
     sys.meta_path.insert(0, _StandIn(fake_torch(version, cuda)))
     sys.path.insert(0, tree)
     os.chdir(tree)

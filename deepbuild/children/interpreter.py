@@ -28,6 +28,7 @@ def main() -> None:
         "path": [entry for entry in sys.path[1:] if entry],
         "site_packages": sysconfig.get_path("purelib") or "",
         "libc": libc,
+        "cxx": sysconfig.get_config_var("CXX") or "",
     }
     print("@deepbuild-answer@" + json.dumps(answer))
 

@@ -12,16 +12,27 @@ Ask the tool first where it can answer: ``nvcc --list-gpu-code``, the toolkit's 
 not here (a plan from a recorded host, ``--gpu a100`` on a laptop) and for what a tool won't say.
 """
 
+from deepbuild.facts.compilers import (
+    DistributionRow,
+    GccRow,
+    distribution_rows,
+    gcc_rows,
+    gccs_of,
+    glibcxx_of_gcc,
+    newest_gcc_for,
+)
 from deepbuild.facts.cuda import (
     DriverRow,
     HostLimitRow,
     NvccArchRow,
     driver_row,
     driver_rows,
+    first_cuda_for,
     host_limit_rows,
     host_limits,
     nvcc_arch_rows,
     nvcc_archs,
+    wheels_hold_nvcc,
 )
 from deepbuild.facts.gpus import GpuRow, capability_of, find_gpus, gpus, nearest_gpus
 from deepbuild.facts.ops import (
@@ -39,7 +50,9 @@ from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 __all__ = [
     "EVERY_CUDA_OP",
     "DefectRow",
+    "DistributionRow",
     "DriverRow",
+    "GccRow",
     "GpuRow",
     "HostLimitRow",
     "NvccArchRow",
@@ -49,15 +62,21 @@ __all__ = [
     "capability_of",
     "defect_rows",
     "defects",
+    "distribution_rows",
     "driver_row",
     "driver_rows",
     "find_gpus",
+    "first_cuda_for",
+    "gcc_rows",
+    "gccs_of",
+    "glibcxx_of_gcc",
     "gpus",
     "host_limit_rows",
     "host_limits",
     "install_command",
     "managers",
     "nearest_gpus",
+    "newest_gcc_for",
     "nvcc_arch_rows",
     "nvcc_archs",
     "op_need_rows",
@@ -65,4 +84,5 @@ __all__ = [
     "package_rows",
     "torch_row",
     "torch_rows",
+    "wheels_hold_nvcc",
 ]

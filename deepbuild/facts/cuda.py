@@ -90,6 +90,15 @@ def nvcc_archs(cuda: str) -> NvccArchRow | None:
     return _of(cuda, nvcc_arch_rows())
 
 
+def first_cuda_for(arch: str) -> str | None:
+    """The oldest toolkit of the table that compiles for a capability; None where none does.
+
+    >>> first_cuda_for("9.0"), first_cuda_for("99.0")
+    ('11.8', None)
+    """
+    return next((row.cuda for row in nvcc_arch_rows() if arch in row.archs), None)
+
+
 @cache
 def driver_rows() -> tuple[DriverRow, ...]:
     """Every row, oldest toolkit first (source: installer names and NVIDIA's compatibility page)."""
@@ -103,6 +112,17 @@ def driver_row(cuda: str) -> DriverRow | None:
     '525.60.13'
     """
     return _of(cuda, driver_rows())
+
+
+def wheels_hold_nvcc(cuda: str) -> bool:
+    """Whether the package index has an nvcc of toolkit ``cuda``: the wheels of CUDA 13 and newer
+    hold one, those of 11 and 12 only ptxas, libdevice and headers (source: nvidia-cuda-nvcc 13.0,
+    nvidia-cuda-nvcc-cu11 and -cu12 opened).
+
+    >>> wheels_hold_nvcc("13.2"), wheels_hold_nvcc("12.8")
+    (True, False)
+    """
+    return int(cuda.partition(".")[0]) >= 13
 
 
 def _nvcc_arch_row(cuda: str, archs: str, suffixed: str, source: str) -> NvccArchRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MACHINE_SCHEMA = 1
+MACHINE_SCHEMA = 2
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -15,9 +15,33 @@ class Problem(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
+class Runtime(msgspec.Struct, frozen=True):
+    """A libstdc++.so.6, and the newest GLIBCXX symbol version that it has ("3.4.30")."""
+
+    path: str
+    level: str
+
+
+class Header(msgspec.Struct, frozen=True):
+    """A folder that holds a header which only some ops need; `version` of the library, if told."""
+
+    folder: str
+    version: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One look at the shell that deepbuild was started from: `ok` is whether nothing in it would
+    mislead a build by hand. The build itself uses the plan's variables, whatever it says."""
+
+    subject: str
+    ok: bool
+    found: str
+
+
 class System(msgspec.Struct, frozen=True):
     """The distribution. `package_manager` is the family that installs packages ("apt", "dnf",
-    ... or "" where none was found); `root` says whether commands need no sudo."""
+    ... or "" where none was found); `root` says whether commands need no sudo; `wsl` whether it
+    runs under Windows; `board` is the model of a Jetson."""
 
     id: str
     version: str
@@ -26,10 +50,13 @@ class System(msgspec.Struct, frozen=True):
     libc: str
     package_manager: str
     root: bool
+    wsl: bool = False
+    board: str = ""
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """The Python that ops are built for. `headers` is the folder with Python.h, "" if missing."""
+    """The Python that ops are built for. `headers` is the folder with Python.h, "" if missing;
+    `cxx` the C++ compiler that its own sysconfig names."""
 
     executable: str
     version: str
@@ -46,6 +73,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     found_by: str
     packages: dict[str, str]
     """Installed distributions that ops depend on, by normalised name, with their versions."""
+    cxx: str = ""
 
 
 class NvidiaPackage(msgspec.Struct, frozen=True):
@@ -61,9 +89,20 @@ class NvidiaPackage(msgspec.Struct, frozen=True):
     libraries: tuple[str, ...]
 
 
+class HostBound(msgspec.Struct, frozen=True):
+    """A row of torch's own table (torch/utils/cpp_extension.py): with nvcc of `cuda` it takes
+    compilers from `least` on and below `below`; other toolkits only make it warn."""
+
+    family: str
+    cuda: str
+    least: str
+    below: str
+
+
 class Torch(msgspec.Struct, frozen=True):
     """The torch of the target interpreter. `cuda` is None for a build without CUDA;
-    `min_cxx_std` is what its headers demand (17, 20), 0 if unknown."""
+    `min_cxx_std` is what its headers demand (17, 20), 0 if unknown. `host_bounds` is its own
+    table of host compilers; `runtime` the libstdc++ that is loaded when torch is."""
 
     version: str
     root: str
@@ -73,6 +112,8 @@ class Torch(msgspec.Struct, frozen=True):
     arches: tuple[str, ...]
     min_cxx_std: int
     nvidia: tuple[NvidiaPackage, ...] = ()
+    host_bounds: tuple[HostBound, ...] = ()
+    runtime: Runtime | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -96,26 +137,43 @@ class Gpus(msgspec.Struct, frozen=True):
     tried: tuple[str, ...] = ()
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """One small .cu compiled with a host compiler; `error` is what was said, "" if it worked."""
+
+    cxx: str
+    error: str = ""
+
+
 class Toolkit(msgspec.Struct, frozen=True):
-    """A CUDA toolkit that has an nvcc. `missing` lists the parts that compiling with ATen needs
-    and that are not there; `libraries` are names as in -lNAME."""
+    """A CUDA toolkit that has an nvcc.
+
+    `kind` is how it is laid out: "toolkit", "distribution packages", "HPC SDK", "conda", "wheels".
+    `include` and `lib` are folders, the toolkit's own first. `missing` lists the parts that
+    compiling with ATen needs and that are not there; `libraries` are names as in -lNAME.
+    `gcc_max` and `clang_max` are the word of its own crt/host_config.h.
+    """
 
     home: str
     version: str
     nvcc: str
     found_by: tuple[str, ...]
-    include: str
-    lib: str
+    kind: str
+    include: tuple[str, ...]
+    lib: tuple[str, ...]
     arches: tuple[str, ...]
     gcc_max: int | None
     clang_max: int | None
     missing: tuple[str, ...]
     libraries: tuple[str, ...]
+    trials: tuple[Trial, ...] = ()
 
 
 class Compiler(msgspec.Struct, frozen=True):
-    """A C and C++ compiler pair. `family` is "gcc" or "clang"; `cc` is "" if its C half is
-    missing; `broken` says why it cannot compile, "" if it was seen to."""
+    """A C and C++ compiler pair. `family` is "gcc" or "clang" (another one's name where it was
+    recognised); `cc` is "" if its C half is missing. `cxx_std` is the newest standard that it was
+    seen to compile and link (20, 17), 0 with `broken` saying why not. `lacks` holds what else was
+    tried in vain ("openmp", "libaio") with the compiler's words; `libaio_from` is the prefix that
+    holds libaio where it does not find it by itself; `runtime` is its libstdc++."""
 
     family: str
     version: str
@@ -123,6 +181,10 @@ class Compiler(msgspec.Struct, frozen=True):
     cxx: str
     found_by: str
     broken: str = ""
+    cxx_std: int = 0
+    lacks: dict[str, str] = {}
+    libaio_from: str = ""
+    runtime: Runtime | None = None
 
 
 class Cpu(msgspec.Struct, frozen=True):
@@ -145,17 +207,21 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """Programs and libraries beside the compilers: version, or "" where there is none."""
+    """Programs beside the compilers: version, or "" where there is none."""
 
     ninja: str
     git: str
-    libaio_header: str
-    libaio_library: str
 
 
 class Machine(msgspec.Struct, frozen=True):
     """Everything that a plan needs to know of a machine. Recordable, so that a plan for it can
-    be made anywhere."""
+    be made anywhere.
+
+    `headers` names, for each header that only some ops need, the folders that it is in;
+    `modules` are the environment modules that could be loaded for a compiler or toolkit;
+    `loader_path` the folders of LD_LIBRARY_PATH that are there, in order, each with the major
+    versions of the CUDA runtimes in it.
+    """
 
     system: System
     gpus: Gpus
@@ -168,6 +234,10 @@ class Machine(msgspec.Struct, frozen=True):
     torch: Torch | None = None
     torch_looked_for: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    headers: dict[str, tuple[Header, ...]] = {}
+    modules: tuple[str, ...] = ()
+    shell: tuple[Finding, ...] = ()
+    loader_path: dict[str, tuple[str, ...]] = {}
     schema: int = MACHINE_SCHEMA
 
 
@@ -175,8 +245,8 @@ class Op(msgspec.Struct, frozen=True):
     """One op as the DeepSpeed tree's own builder describes it.
 
     `module` is where its library is imported from, `libraries` its -l flags. `min_capability` is
-    the smallest one that the builder keeps of an arch list, "" if it filters none. `error` is
-    what the builder said when it could not even be asked.
+    the smallest one that the builder keeps of an arch list, "" if it filters none. `openmp` is
+    whether it asks for -fopenmp. `error` is what the builder said when it could not be asked.
     """
 
     name: str
@@ -186,6 +256,7 @@ class Op(msgspec.Struct, frozen=True):
     libraries: tuple[str, ...]
     derives_cuda: bool
     min_capability: str = ""
+    openmp: bool = False
     error: str = ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -17,6 +17,9 @@ class Request(msgspec.Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     cpu: str = ""
     cuda_home: str = ""
+    toolkit: str = ""
+    """A CUDA version ("13.0") that must be used, "" for the best that fits."""
+    allow_cuda_mismatch: bool = False
     cxx: str = ""
     jobs: int = 0
     memory: int = 0
@@ -120,8 +123,9 @@ class FlagPolicy(msgspec.Struct, frozen=True):
 
 class BuildPlan(msgspec.Struct, frozen=True):
     """A complete build, decided: `build` reads nothing else. `{work}` in the value of a variable
-    stands for the folder that the build works in; `memory` is the limit asked for in
-    bytes, 0 for none. `id` is the hash of all the rest."""
+    stands for the folder that the build works in, `extra` names links to make in its folder of
+    that name; `memory` is the limit asked for in bytes, 0 for none. `id` is the hash of all the
+    rest."""
 
     accelerator: str
     deepspeed: PlannedSource
@@ -142,6 +146,7 @@ class BuildPlan(msgspec.Struct, frozen=True):
     allow_missing: tuple[str, ...]
     local_version: str
     wheel: str
+    extra: dict[str, str] = {}
     id: str = ""
     schema: int = PLAN_SCHEMA
 

@@ -30,18 +30,16 @@ from deepbuild.model import (
 )
 from deepbuild.plan import fixes
 from deepbuild.plan.arches import ArchChoice, choose_arches
+from deepbuild.plan.compilers import CompilerChoice, choose_compiler
 from deepbuild.plan.cpu import CpuChoice, choose_cpu
-from deepbuild.plan.environ import environment
+from deepbuild.plan.drivers import choose_driver
+from deepbuild.plan.environ import Circumstances, environment
 from deepbuild.plan.jobs import choose_jobs
 from deepbuild.plan.ops import Surroundings, choose_ops, wanted_ops
-from deepbuild.plan.toolchain import (
-    CompilerChoice,
-    ToolkitChoice,
-    choose_compiler,
-    choose_toolkit,
-)
+from deepbuild.plan.parts import cutlass_home, extra_links
+from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 
-__all__ = ["accelerator_for", "plan", "require_torch"]
+__all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
 _NO_GPU_OPS = "There or asked for are GPUs, but torch has no CUDA: only ops for the CPU are built."
@@ -72,12 +70,22 @@ def accelerator_for(torch: Torch) -> str:
     return "cuda" if torch.cuda else "cpu"
 
 
+def has_toolkit(machine: Machine, request: Request) -> bool:
+    """Whether a toolkit is there that fits, or none is needed."""
+    torch = machine.torch
+    if torch is None or torch.cuda is None:
+        return True
+    return choose_toolkit(machine, torch, request).toolkit is not None
+
+
 @dataclass(frozen=True)
 class _Choices:
     toolkit: ToolkitChoice | None
     compiler: CompilerChoice
     arches: ArchChoice
     cpu: CpuChoice
+    driver: tuple[Decision, ...] = ()
+    driver_warnings: tuple[str, ...] = ()
 
 
 def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
@@ -91,7 +99,8 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
     if torch.hip:  # that is the blocker; op names of CUDA would only hide it
         request = replace(request, ops=("auto",), allow_missing=())
     choices = _choose(machine, torch, source, request)
-    around = Surroundings(machine, source, torch, choices.toolkit, choices.arches.arches)
+    compiler, arches = choices.compiler.compiler, choices.arches.arches
+    around = Surroundings(machine, source, torch, choices.toolkit, arches, compiler)
     ops, op_blockers = choose_ops(around, request)
     blockers = [
         *_general_blockers(machine, python, torch),
@@ -99,8 +108,22 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
         *op_blockers,
     ]
     draft = _draft(machine, source, request, choices, ops)
-    draft = replace(draft, env=environment(draft), blockers=tuple(blockers))
+    draft = replace(draft, extra=extra_links(draft, around.toolkit, machine, compiler))
+    env = environment(draft, _circumstances(machine, torch, choices, draft))
+    draft = replace(draft, env=env, blockers=tuple(blockers))
     return replace(draft, id=codec.plan_id(draft))
+
+
+def _circumstances(
+    machine: Machine, torch: Torch, choices: _Choices, draft: BuildPlan
+) -> Circumstances:
+    wants_cutlass = any(op.name == "evoformer_attn" for op in draft.built_ops())
+    major = (torch.cuda or "").partition(".")[0]
+    folders = machine.loader_path
+    kept = tuple(name for name, cuda in folders.items() if not cuda or major in cuda)
+    gone = tuple(name for name in folders if name not in kept)
+    cutlass = cutlass_home(machine) if wants_cutlass else ""
+    return Circumstances(choices.compiler.unchecked, cutlass, kept, gone)
 
 
 def _choose(machine: Machine, torch: Torch, source: Source, request: Request) -> _Choices:
@@ -110,7 +133,11 @@ def _choose(machine: Machine, torch: Torch, source: Source, request: Request) ->
     arches = (
         choose_arches(machine, torch, kit, request, source.version) if torch.cuda else _NO_ARCHES
     )
-    return _Choices(toolkit, compiler, arches, choose_cpu(machine, compiler.planned, request))
+    cpu = choose_cpu(machine, compiler.planned, request)
+    if kit is None or not arches.arches:
+        return _Choices(toolkit, compiler, arches, cpu)
+    driver, warnings = choose_driver(machine.gpus, kit.version, arches.arches)
+    return _Choices(toolkit, compiler, arches, cpu, (driver,), warnings)
 
 
 def _draft(
@@ -161,14 +188,15 @@ def _decisions(
     found.append(choices.compiler.decision)
     if torch.cuda:
         found.append(choices.arches.decision)
-    return (*found, choices.cpu.decision, jobs)
+    return (*found, *choices.driver, choices.cpu.decision, jobs)
 
 
 def _warnings(choices: _Choices, machine: Machine, request: Request) -> tuple[str, ...]:
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
     gpu_named = bool(request.arches or request.gpus or machine.gpus.devices)
     unused = (_NO_GPU_OPS,) if gpu_named and not choices.toolkit else ()
-    return (*unused, *toolkit, *choices.arches.warnings, *choices.cpu.warnings)
+    arches = choices.arches.warnings
+    return (*unused, *toolkit, *arches, *choices.driver_warnings, *choices.cpu.warnings)
 
 
 def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> list[Blocker]:

@@ -15,6 +15,7 @@ from deepbuild.plan.gpus import (
     capability,
     gpu_capability,
     number,
+    runs_on,
     unserved_gpus,
     visible_gpus,
     why_no_gpu,
@@ -23,6 +24,9 @@ from deepbuild.plan.gpus import (
 _ARCH = re.compile(r"^([0-9]{1,2}\.[0-9])([af]?)(\+PTX)?$", re.IGNORECASE)
 _BF16 = Version("8.0")
 _TEGRA = {"5.3", "6.2", "7.2", "8.7", "10.1", "11.0"}  # Jetson boards: never what a card wants
+_OF_GPUS = {"--gpu", "GPUs"}
+_ASKED_FOR = {"--arch", "--gpu"}
+_TWO_DIGITS_FROM = Version("0.16.4")  # before, builder.py took the first and third character
 _SUFFIX_BREAKS_FROM = Version("0.19.1")  # builder.py reads the minor number with int()
 
 
@@ -34,44 +38,147 @@ class ArchChoice:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What arches are wanted before anything is refused, and who said so."""
+
+    arches: tuple[str, ...]
+    reason: str
+    evidence: str
+    said_by: str
+    """"--arch", "--gpu", "GPUs" or "torch"."""
+
+
+@dataclass(frozen=True)
+class _Around:
+    machine: Machine
+    torch: Torch
+    toolkit: Toolkit | None
+    release: str
+
+
 def choose_arches(
     machine: Machine, torch: Torch, toolkit: Toolkit | None, request: Request, release: str
 ) -> ArchChoice:
-    """The TORCH_CUDA_ARCH_LIST.
+    """The TORCH_CUDA_ARCH_LIST: what is wanted, less what nvcc, this DeepSpeed or torch cannot.
+
+    A GPU that is too new for nvcc gets the newest code that it runs instead. What was asked for
+    by number and is refused is a blocker.
 
     Raises:
         UsageError: an arch that is none, or a GPU name that is not known.
     """
-    wanted, reason, evidence = _wanted(machine, torch, request)
-    kept = tuple(arch for arch in wanted if _accepts(toolkit, arch))
-    refused = [arch for arch in wanted if arch not in kept]
-    rejected = tuple(Rejected(arch, _refused_by(toolkit, arch)) for arch in refused)
-    kept, suffix_warnings = _without_suffix(kept, release)
-    explicit = bool(request.arches or request.gpus)
-    blockers = tuple(_blocker(toolkit, arch) for arch in refused) if explicit else ()
-    if not kept and not blockers:
-        blockers = (_nothing_left(toolkit, wanted, evidence),)
-    value = ";".join(kept) or "none"
-    warnings = [*suffix_warnings, *_bf16_warning(kept), *_torch_warning(kept, torch)]
-    if kept and not explicit:
-        warnings += unserved_gpus(machine, kept)
-    decision = Decision("arches", value, reason, evidence, rejected)
-    return ArchChoice(kept, decision, blockers, tuple(warnings))
+    around = _Around(machine, torch, toolkit, release)
+    wanted = _wanted(machine, torch, request)
+    fates = [_fate(arch, around, wanted) for arch in wanted.arches]
+    built = sort_arches([fate.built for fate in fates if fate.built])
+    arches, suffix_warnings = _without_suffix(built, release)
+    blockers = [fate.blocker for fate in fates if fate.blocker]
+    if wanted.said_by == "GPUs" and arches:  # one card does not stop the others
+        blockers = []
+    if not arches and not blockers:
+        blockers.append(_nothing_left(toolkit, wanted.arches, wanted.evidence))
+    warnings = [*suffix_warnings, *_bf16_warning(arches), *_torch_warning(arches, torch)]
+    if arches and not (request.arches or request.gpus):
+        warnings += unserved_gpus(machine, arches)
+    value = ";".join(arches) or "none"
+    rejected = tuple(Rejected(fate.wanted, fate.reason) for fate in fates if fate.reason)
+    decision = Decision("arches", value, wanted.reason, wanted.evidence, rejected)
+    return ArchChoice(arches, decision, tuple(blockers), tuple(warnings))
 
 
-def _wanted(machine: Machine, torch: Torch, request: Request) -> tuple[tuple[str, ...], str, str]:
+@dataclass(frozen=True)
+class _Fate:
+    """What becomes of a wanted arch: `built` is itself, or what is built instead, or ""."""
+
+    wanted: str
+    built: str
+    reason: str = ""
+    blocker: Blocker | None = None
+
+
+def _fate(arch: str, around: _Around, wanted: _Wanted) -> _Fate:
+    of_gpus = wanted.said_by in _OF_GPUS
+    refusal = _refusal(arch, around)
+    instead = _instead(arch, around) if of_gpus and refusal else ""
+    if of_gpus and (instead or not refusal) and not runs_torch(around.torch, arch):
+        return _without_torch(arch, around.torch)
+    if not refusal:
+        return _Fate(arch, arch)
+    if instead:
+        return _Fate(arch, instead, f"{refusal}; its GPUs run {instead}, which is built")
+    asked_for = wanted.said_by in _ASKED_FOR
+    return _Fate(arch, "", refusal, _blocker(around, arch, refusal) if asked_for else None)
+
+
+def _without_torch(arch: str, torch: Torch) -> _Fate:
+    """GPUs on which torch itself cannot run need another torch first: no build of DeepSpeed helps.
+    Arches given by number are the user's own business (there is a warning)."""
+    reason = f"torch {torch.version} has no kernels for it (it has {' '.join(torch.arches)})"
+    first = facts.first_cuda_for(number(arch))
+    needed = f"a torch that runs on {arch}" + (f": one for CUDA {first} or newer" if first else "")
+    fix = "install a newer torch first, or one for a newer CUDA; no build of DeepSpeed can help"
+    if torch.arches and _is_older(arch, sorted(map(number, torch.arches), key=Version)):
+        fix = "install an older torch first, or one for an older CUDA"
+    return _Fate(arch, "", reason, Blocker("TORCH_ARCH", f"{arch}: {reason}", needed, fix))
+
+
+def runs_torch(torch: Torch, arch: str) -> bool:
+    """Whether torch's own device code runs where an arch is meant for; True if nobody says."""
+    return not torch.arches or any(runs_on(own, number(arch)) for own in torch.arches)
+
+
+def _torch_first(arch: str, reason: str) -> Blocker:
+    first = facts.first_cuda_for(number(arch))
+    wanted = f"a torch that runs on {arch}" + (f": one for CUDA {first} or newer" if first else "")
+    fix = "install a newer torch first, or one for a newer CUDA; no build of DeepSpeed can help"
+    return Blocker("TORCH_ARCH", f"{arch}: {reason}", wanted, fix)
+
+
+def _refusal(arch: str, around: _Around) -> str:
+    """Why an arch cannot be built, "" if it can."""
+    unread = Version(Version(around.release).base_version) < _TWO_DIGITS_FROM
+    if unread and Version(number(arch)).major >= 10:
+        return (
+            f"DeepSpeed {around.release} reads it as {arch[:1]}.: releases from 0.16.4 on know it"
+        )
+    return "" if _accepts(around.toolkit, arch) else _refused_by(around.toolkit, arch)
+
+
+def _instead(arch: str, around: _Around) -> str:
+    """What is built for a GPU that is too new for nvcc, "" if nothing that this DeepSpeed reads."""
+    nearest = _nearest(around.toolkit, arch)
+    return nearest if nearest and not _refusal(nearest, around) else ""
+
+
+def _nearest(toolkit: Toolkit | None, arch: str) -> str:
+    """The newest code that runs on a GPU which is too new for nvcc: SASS of its own major version,
+    else PTX, which the driver compiles; "" if nvcc knows nothing older."""
+    wanted = Version(number(arch))
+    known = sorted(_known_to(toolkit), key=Version)
+    older = [k for k in known if Version(k) < wanted and k not in _TEGRA]
+    if not older:
+        return ""
+    return older[-1] if Version(older[-1]).major == wanted.major else f"{older[-1]}+PTX"
+
+
+def _wanted(machine: Machine, torch: Torch, request: Request) -> _Wanted:
     if request.arches:
-        return sort_arches(parse_arches(request.arches)), "asked for with --arch", "--arch"
+        arches = sort_arches(parse_arches(request.arches))
+        return _Wanted(arches, "asked for with --arch", "--arch", "--arch")
     if request.gpus:
         named = [capability(name) for name in request.gpus]
         pairs = ", ".join(f"{name} = {cc}" for name, cc in zip(request.gpus, named, strict=True))
-        return sort_arches(named), f"the GPUs asked for: {pairs}", "--gpu, NVIDIA's capability list"
+        reason, evidence = f"the GPUs asked for: {pairs}", "--gpu, NVIDIA's capability list"
+        return _Wanted(sort_arches(named), reason, evidence, "--gpu")
     found = sort_arches([cc for gpu in visible_gpus(machine) if (cc := gpu_capability(gpu))])
     if found:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in visible_gpus(machine)))
-        return found, f"the GPUs of this machine: {names}", machine.gpus.answered_by
+        reason = f"the GPUs of this machine: {names}"
+        return _Wanted(found, reason, machine.gpus.answered_by, "GPUs")
     own = sort_arches([number(arch) for arch in torch.arches])
-    return own, f"{why_no_gpu(machine)}: all that torch itself runs on", "torch's arch flags"
+    reason = f"{why_no_gpu(machine)}: all that torch itself runs on"
+    return _Wanted(own, reason, "torch's arch flags", "torch")
 
 
 def parse_arches(words: tuple[str, ...]) -> list[str]:
@@ -147,19 +254,19 @@ def _way_out(toolkit: Toolkit | None, arch: str) -> str:
     known = sorted(_known_to(toolkit), key=Version)
     if known and _is_older(arch, known):
         return "an older CUDA toolkit, and a torch for it"
-    wanted = Version(number(arch))
-    near = [cc for cc in known if Version(cc) <= wanted and cc not in _TEGRA]
-    if not near:
+    nearest = _nearest(toolkit, arch)
+    if not nearest:
         return "a newer CUDA toolkit, and a torch for it"
-    same = Version(near[-1]).major == wanted.major
-    use = near[-1] if same else f"{near[-1]}+PTX"
-    how = "its code runs there" if same else "compiled there at first use"
-    return f'--arch "{use}" ({how}), or a newer CUDA toolkit, and a torch for it'
+    how = "compiled there at first use" if nearest.endswith("+PTX") else "its code runs there"
+    return f'--arch "{nearest}" ({how}), or a newer CUDA toolkit, and a torch for it'
 
 
-def _blocker(toolkit: Toolkit | None, arch: str) -> Blocker:
-    refused = f"{arch}: {_refused_by(toolkit, arch)}"
-    return Blocker("ARCH_REFUSED", refused, "arches that nvcc builds for", _way_out(toolkit, arch))
+def _blocker(around: _Around, arch: str, refusal: str) -> Blocker:
+    found, wanted = f"{arch}: {refusal}", "arches that nvcc builds for"
+    if _accepts(around.toolkit, arch):
+        fix = "--deepspeed 0.16.4 or newer; or leave the arch out"
+        return Blocker("ARCH_REFUSED", found, "a DeepSpeed that knows it", fix)
+    return Blocker("ARCH_REFUSED", found, wanted, _way_out(around.toolkit, arch))
 
 
 def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...], evidence: str) -> Blocker:
@@ -195,9 +302,7 @@ def _bf16_warning(arches: tuple[str, ...]) -> list[str]:
 
 
 def _torch_warning(arches: tuple[str, ...], torch: Torch) -> list[str]:
-    own = {number(arch) for arch in torch.arches}
-    majors = {Version(arch).major for arch in own}
-    strange = [arch for arch in arches if own and Version(number(arch)).major not in majors]
+    strange = [arch for arch in arches if not runs_torch(torch, arch)]
     if not strange:
         return []
     return [f"torch {torch.version} itself has no kernels for {', '.join(strange)}."]

@@ -3,6 +3,8 @@ folder that the build works in."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deepbuild.model import (
     BuildPlan,
     EnvVar,
@@ -12,18 +14,35 @@ from deepbuild.model import (
     PlannedToolkit,
 )
 
+EXTRA = "{work}/extra"
 _SYSTEM = ("/usr/local", "/usr", "")
 
 
-def environment(plan: BuildPlan) -> dict[str, EnvVar]:
+@dataclass(frozen=True)
+class Circumstances:
+    """What beside the plan's own fields decides a variable.
+
+    `unchecked` is why torch's check of the compiler is off, "" if it is on; `cutlass` the folder
+    of CUTLASS for an op that needs it; `loader_path` the folders that LD_LIBRARY_PATH keeps, and
+    `loader_left_out` those that it does not.
+    """
+
+    unchecked: str = ""
+    cutlass: str = ""
+    loader_path: tuple[str, ...] = ()
+    loader_left_out: tuple[str, ...] = ()
+
+
+def environment(plan: BuildPlan, around: Circumstances) -> dict[str, EnvVar]:
     """All variables of a build, in the order that a person wants to read them."""
     env = {"DS_ACCELERATOR": EnvVar(plan.accelerator, _accelerator_reason(plan.accelerator))}
     env |= _cuda(plan.toolkit, plan.torch.cuda, plan.arches)
     env |= _ops(plan.ops)
     env |= _naming(plan.local_version)
-    env |= _compilers(plan.compiler)
+    env |= _compilers(plan.compiler, around.unchecked)
     env |= _parallel(plan.jobs)
-    return env | _folders(plan.python, plan.compiler)
+    env |= _folders(plan.python, plan.compiler)
+    return env | _parts(plan.extra, around) | _loader_path(around)
 
 
 def _accelerator_reason(accelerator: str) -> str:
@@ -69,7 +88,7 @@ def _naming(local_version: str) -> dict[str, EnvVar]:
     }
 
 
-def _compilers(compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
+def _compilers(compiler: PlannedCompiler | None, unchecked: str) -> dict[str, EnvVar]:
     if compiler is None:
         return {}
     reason = f"shim of {{}} ({compiler.family} {compiler.version}): applies the planned flags"
@@ -81,6 +100,10 @@ def _compilers(compiler: PlannedCompiler | None) -> dict[str, EnvVar]:
     if compiler.family == "clang":
         env["TORCH_DONT_CHECK_COMPILER_ABI"] = EnvVar(
             "1", "torch would hold clang's version against gcc's limits; nvcc's own were checked"
+        )
+    elif unchecked:
+        env["TORCH_DONT_CHECK_COMPILER_ABI"] = EnvVar(
+            "1", f"{unchecked}; none that both take is here"
         )
     return env
 
@@ -109,3 +132,25 @@ def _folders(python: PlannedPython, compiler: PlannedCompiler | None) -> dict[st
         "PYTHONDONTWRITEBYTECODE": EnvVar("1", "nothing is written into the environment"),
         "TMPDIR": EnvVar("{work}/tmp", "compilers' temporary files stay in the cache"),
     }
+
+
+def _parts(extra: dict[str, str], around: Circumstances) -> dict[str, EnvVar]:
+    """Headers and libraries that only some ops need, and that no compiler finds by itself."""
+    env = {}
+    if around.cutlass:
+        env["CUTLASS_PATH"] = EnvVar(around.cutlass, "evoformer_attn is made of CUTLASS")
+    targets = ", ".join(extra.values())
+    if any(name.startswith("include/") for name in extra):
+        env["CPATH"] = EnvVar(f"{EXTRA}/include", f"links to headers of {targets}")
+    if any(name.startswith("lib/") for name in extra):
+        env["LIBRARY_PATH"] = EnvVar(f"{EXTRA}/lib", f"links to libraries of {targets}")
+    return env
+
+
+def _loader_path(around: Circumstances) -> dict[str, EnvVar]:
+    if not around.loader_path:
+        return {}
+    left_out = ", ".join(around.loader_left_out)
+    without = f", without {left_out} (gone, or another CUDA's)" if left_out else ""
+    reason = f"the shell's, in its order{without}: compilers of module trees need it"
+    return {"LD_LIBRARY_PATH": EnvVar(":".join(around.loader_path), reason)}

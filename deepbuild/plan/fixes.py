@@ -32,18 +32,68 @@ def python_headers(machine: Machine, python: Interpreter) -> str:
     return install(machine, "python-dev", major=major, minor=minor)
 
 
-def gcc(machine: Machine, major: int) -> str:
-    """How to install one major version of g++ here."""
-    need = "gcc-N-fedora" if machine.system.id == "fedora" else "gcc-N"
-    return install(machine, need, N=major)
+def gcc(machine: Machine, least: int, most: int | None) -> str:
+    """How to get a g++ between two majors here (`most` None: no upper limit): a package that this
+    distribution has, else conda's; a module where the site has one."""
+    system = machine.system
+    offered = facts.gccs_of(system.id, system.version)
+    fitting = [major for major in offered if least <= major <= (most or major)]
+    ways = [f"module load {name}" for name in _gcc_modules(machine, least, most)[:1]]
+    if fitting:
+        need = "gcc-N-fedora" if system.id == "fedora" else "gcc-N"
+        ways.append(install(machine, need, N=fitting[-1]))
+    elif not most and not offered:
+        ways.append(install(machine, "gcc"))
+    if most and not fitting:
+        wanted = f"g++ {least} to {most}: {system.name} offers none that is known"
+        ways.append(f"{facts.install_command('gcc-N', 'conda', N=most)}   # {wanted}")
+    return "\nor ".join(ways) or install(machine, "gcc")
 
 
-def toolkit(machine: Machine, cuda: str) -> str:
-    """How to get a CUDA toolkit of one version here, without and with root."""
+def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
+    """The modules of a fitting gcc, newest first."""
+    found = []
+    for name in machine.modules:
+        family, _, version = name.partition("/")
+        major = version.split(".")[0].split("-")[0]
+        fits = major.isdigit() and least <= int(major) <= (most or int(major))
+        if family.lower().startswith(("gcc", "gnu")) and fits:
+            found.append((int(major), name))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def libstdcxx(machine: Machine, major: int, most: int | None) -> str:
+    """How to get a libstdc++ that loads the code of a gcc, or a gcc that fits the one there is."""
+    ways = []
+    if machine.python and machine.python.kind == "conda":
+        prefix = machine.python.prefix
+        ways.append(f"conda install -y -p {prefix} -c conda-forge 'libstdcxx>={major}'")
+    if most:
+        ways.append(gcc(machine, 9, most))
+    return "\nor ".join(ways) or f"use a g++ older than {major}"
+
+
+def toolkit(machine: Machine, cuda: str) -> list[str]:
+    """The ways to get a CUDA toolkit of one version here, the easiest first."""
     major, _, minor = cuda.partition(".")
     family, root = machine.system.package_manager, machine.system.root
     fields: dict[str, Any] = {"major": major, "minor": minor}
+    ways = [f"module load {name}" for name in _cuda_modules(machine, cuda)[:1]]
+    if facts.wheels_hold_nvcc(cuda):
+        ways.append("--toolkit auto: assembled from package-index wheels, without root")
     command = facts.install_command("cuda-toolkit", family, root=root, **fields) if family else None
+    if command:
+        ways.append(f"{command}   # from NVIDIA's repository")
     conda = facts.install_command("cuda-toolkit", "conda", **fields)
-    packaged = f"{command}   # from NVIDIA's repository\nor, without root: " if command else ""
-    return f"{packaged}{conda}"
+    return [*ways, f"without root: {conda}"]
+
+
+def _cuda_modules(machine: Machine, cuda: str) -> list[str]:
+    """The modules of a toolkit of this major version, one of this very version first."""
+    major = cuda.partition(".")[0]
+    names = []
+    for name in machine.modules:
+        family, _, version = name.partition("/")
+        if "cuda" in family.lower() and version.partition(".")[0] == major:
+            names.append(name)
+    return sorted(names, key=lambda name: not name.partition("/")[2].startswith(cuda))

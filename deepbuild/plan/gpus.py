@@ -46,12 +46,13 @@ def unserved_gpus(machine: Machine, arches: tuple[str, ...]) -> list[str]:
         own = gpu_capability(gpu)
         if not own:
             warnings.append(f"{gpu.name}: capability unknown, so it may not be served; name it.")
-        elif not any(_runs_on(arch, own) for arch in arches):
+        elif not any(runs_on(arch, own) for arch in arches):
             warnings.append(f"{gpu.name} ({own}) is not served by {';'.join(arches)}.")
     return list(dict.fromkeys(warnings))
 
 
-def _runs_on(arch: str, own: str) -> bool:
+def runs_on(arch: str, own: str) -> bool:
+    """Whether code for an arch runs on a GPU of a capability."""
     code, gpu = Version(number(arch)), Version(own)
     return code <= gpu and (arch.endswith("+PTX") or code.major == gpu.major)
 

@@ -13,6 +13,7 @@ from deepbuild.errors import UsageError
 from deepbuild.facts import OpNeedRow
 from deepbuild.model import (
     Blocker,
+    Compiler,
     Machine,
     Op,
     PlannedOp,
@@ -22,13 +23,16 @@ from deepbuild.model import (
     replace,
 )
 from deepbuild.plan import fixes
-from deepbuild.plan.gpus import number
-from deepbuild.plan.toolchain import ToolkitChoice
+from deepbuild.plan.gpus import number, visible_gpus
+from deepbuild.plan.parts import find_part
+from deepbuild.plan.toolkits import ToolkitChoice
 
 # async_io and gds load the shared pin_memory library at run time, where no compiler may be.
 _NEEDS_PIN_MEMORY = ("async_io", "gds")
 # What an op's -l flags name and where it comes from; the driver's own library is a stub of ours.
+# deepspeedft and blockedflash are in deepspeed-kernels, which is a need of its own.
 _ALWAYS_THERE = {"cuda", "c10", "torch", "pthread", "dl", "m", "stdc++", "gomp"}
+_ALWAYS_THERE |= {"deepspeedft", "blockedflash"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Surroundings:
     torch: Torch
     toolkit: ToolkitChoice | None
     arches: tuple[str, ...]
+    compiler: Compiler | None
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,9 @@ def _with_pin_memory(planned: list[PlannedOp]) -> list[PlannedOp]:
 
 def find_obstacle(op: Op, around: Surroundings) -> Obstacle | None:
     """The first thing that keeps an op from being built, None if nothing known does."""
-    looks = (_without_toolkit, _known_defect, _without_arch, _filtered_arches, _unmet_need)
-    for look in (*looks, _unlinkable):
+    own = (_known_defect, _filtered_arches, _unmet_need, _lacking)
+    general = (_without_toolkit, _without_compiler, _mismatched, _without_arch)
+    for look in (*own, *general, _unlinkable):
         obstacle = look(op, around)
         if obstacle:
             return obstacle
@@ -166,9 +172,34 @@ def _without_toolkit(op: Op, around: Surroundings) -> Obstacle | None:
     return Obstacle("needs a CUDA toolkit, and none here fits", blocker.wanted, blocker.fix, True)
 
 
+def _without_compiler(op: Op, around: Surroundings) -> Obstacle | None:
+    if around.compiler:
+        return None
+    return Obstacle("no host compiler fits", "a host compiler", "see the blocker", True)
+
+
+def _mismatched(op: Op, around: Surroundings) -> Obstacle | None:
+    """What a toolkit of another major version cannot do, whatever --allow-cuda-mismatch says."""
+    kit = around.toolkit.toolkit if around.toolkit and around.toolkit.other_major else None
+    cuda_libraries = sorted(set(op.libraries) & set(kit.libraries if kit else ()))
+    if kit is None or not (_has_device_code(op) or cuda_libraries):
+        return None
+    torch = around.torch
+    links = f"it links {', '.join(cuda_libraries)} of CUDA {kit.version}, and torch has another"
+    check = f"torch's own check refuses nvcc {kit.version} for CUDA {torch.cuda}, whatever is set"
+    return Obstacle(
+        check if _has_device_code(op) else links,
+        f"a CUDA {torch.cuda} toolkit",
+        fixes.toolkit(around.machine, torch.cuda or "")[0],
+    )
+
+
+def _has_device_code(op: Op) -> bool:
+    return any(source.endswith(".cu") for source in op.sources)
+
+
 def _without_arch(op: Op, around: Surroundings) -> Obstacle | None:
-    device_code = any(source.endswith(".cu") for source in op.sources)
-    if around.arches or not device_code or around.source.accelerator != "cuda":
+    if around.arches or not _has_device_code(op) or around.source.accelerator != "cuda":
         return None
     wanted = "an arch that nvcc builds for"
     return Obstacle("no arch is left for its device code", wanted, 'name one: --arch "9.0"', True)
@@ -187,7 +218,7 @@ def _known_defect(op: Op, around: Surroundings) -> Obstacle | None:
 def op_arches(op: Op, arches: tuple[str, ...]) -> tuple[str, ...]:
     """The planned arches that an op's device code gets: its builder drops those below its own
     minimum."""
-    if not any(source.endswith(".cu") for source in op.sources) or op.min_capability == "none":
+    if not _has_device_code(op) or op.min_capability == "none":
         return ()
     least = Version(op.min_capability or "0")
     return tuple(arch for arch in arches if Version(number(arch)) >= least)
@@ -215,10 +246,9 @@ def _unmet_need(op: Op, around: Surroundings) -> Obstacle | None:
 def _look_for(need: OpNeedRow, around: Surroundings) -> str:
     """Why a need is unmet, "" if it is met."""
     if need.kind == "header":
-        packs = around.torch.nvidia
-        there = any(need.probe in pack.headers for pack in packs)
-        there |= need.probe == "cutlass/cutlass.h" and "nvidia-cutlass" in _packages(around)
-        return "" if there else f"no {need.probe} found"
+        return find_part(need.probe, around.machine, around.toolkit).missing
+    if need.kind == "gpu":
+        return "" if visible_gpus(around.machine) else "none is visible here"
     if need.kind == "torch":
         return _unsatisfied(need.name, around.torch.version)
     if need.kind == "python":
@@ -245,6 +275,8 @@ def _need_fix(need: OpNeedRow, around: Surroundings) -> str:
     python = around.machine.python.executable if around.machine.python else "python"
     if need.kind == "python":
         return f"{python} -m pip install '{need.name}'"
+    if need.kind == "gpu":
+        return "use DeepSpeed 0.18.5 or later, or build where such a GPU is"
     packages = {"nccl.h": "nvidia-nccl-cu13", "cutlass/cutlass.h": "nvidia-cutlass"}
     if need.probe in packages:
         major = (around.torch.cuda or "13").partition(".")[0]
@@ -252,14 +284,39 @@ def _need_fix(need: OpNeedRow, around: Surroundings) -> str:
     return f"leave it out, or provide {need.name}"
 
 
+def _lacking(op: Op, around: Surroundings) -> Obstacle | None:
+    """What the chosen compiler was seen not to do; its own words are quoted."""
+    if around.compiler is None:
+        return _nowhere(op, around)
+    asked = {"openmp": op.openmp, "libaio": "aio" in op.libraries}
+    for need, wanted in asked.items():
+        error = around.compiler.lacks.get(need, "") if wanted else ""
+        if error:
+            names = {"openmp": "OpenMP", "libaio": "libaio"}
+            fix = _lacking_fix(need, around)
+            reason = f"needs {names[need]}; {around.compiler.cxx} says: {error}"
+            return Obstacle(reason, f"{names[need]} with its headers", fix)
+    return None
+
+
+def _nowhere(op: Op, around: Surroundings) -> Obstacle | None:
+    """With no compiler to try it with, libaio.h is at least looked for."""
+    if "aio" not in op.libraries or "libaio.h" in around.machine.headers:
+        return None
+    fix = fixes.install(around.machine, "libaio")
+    return Obstacle("needs libaio; no libaio.h found", "libaio with its headers", fix)
+
+
+def _lacking_fix(need: str, around: Surroundings) -> str:
+    if need == "libaio":
+        return fixes.install(around.machine, "libaio")
+    assert around.compiler is not None
+    major = Version(around.compiler.version).major
+    return f"{fixes.install(around.machine, 'openmp-clang', N=major)}\nor use a gcc: --cxx g++"
+
+
 def _unlinkable(op: Op, around: Surroundings) -> Obstacle | None:
     """A library of the op's own -l flags that no folder on the link line holds."""
-    if "aio" in op.libraries:
-        tools = around.machine.tools
-        if not (tools.libaio_header and tools.libaio_library):
-            missing = "libaio.h" if not tools.libaio_header else "libaio.so"
-            fix = fixes.install(around.machine, "libaio")
-            return Obstacle(f"needs libaio; no {missing} found", "libaio with its headers", fix)
     there = _ALWAYS_THERE | {"aio", *_cuda_libraries(around)}
     missing_libraries = [name for name in op.libraries if name not in there]
     if not missing_libraries:

@@ -10,11 +10,15 @@ from deepbuild.model import Machine
 from deepbuild.probe.compilers import find_compilers
 from deepbuild.probe.cpu import find_cpu
 from deepbuild.probe.gpu import find_gpus
+from deepbuild.probe.headers import find_headers
+from deepbuild.probe.modules import find_modules
 from deepbuild.probe.python import find_interpreter
 from deepbuild.probe.resources import find_resources
+from deepbuild.probe.shell import find_loader_path, find_shell
 from deepbuild.probe.system import find_system, find_tools
 from deepbuild.probe.toolkits import find_toolkits
 from deepbuild.probe.torch import find_torch
+from deepbuild.probe.trials import try_toolkits
 
 __all__ = ["probe"]
 
@@ -35,19 +39,23 @@ def probe(
         own_python: the interpreter that runs deepbuild, used when no environment is active.
         cuda_home: a toolkit that the user insists on; looked at beside all others.
         cxx: a host compiler that the user insists on, likewise.
-        work_folder: where a build would write, for the free disk space.
+        work_folder: where a build would write, for the free disk space; assembled toolkits are
+            in `toolkits` below it.
 
     Raises:
         ProbeError: the interpreter does not start, or its torch is broken.
     """
     interpreter, libc = find_interpreter(host, python, own_python)
     torch, looked_for = find_torch(host, interpreter)
-    toolkits, problems = find_toolkits(host, cuda_home)
+    compilers = find_compilers(host, cxx, interpreter, own_python)
+    found, problems = find_toolkits(host, cuda_home, interpreter, f"{work_folder}/toolkits")
+    toolkits = try_toolkits(host, found, compilers)
+    system, gpus = find_system(host, libc), find_gpus(host)
     return Machine(
-        system=find_system(host, libc),
-        gpus=find_gpus(host),
+        system=system,
+        gpus=gpus,
         toolkits=toolkits,
-        compilers=find_compilers(host, cxx),
+        compilers=compilers,
         cpu=find_cpu(host),
         resources=find_resources(host, work_folder),
         tools=find_tools(host),
@@ -55,4 +63,8 @@ def probe(
         torch=torch,
         torch_looked_for=looked_for,
         problems=problems,
+        headers=find_headers(host, toolkits, interpreter, torch),
+        modules=find_modules(host),
+        loader_path=find_loader_path(host),
+        shell=find_shell(host, gpus, toolkits, compilers, (interpreter, torch)),
     )

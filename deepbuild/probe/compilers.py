@@ -1,29 +1,98 @@
-"""Host compilers: every gcc and clang pair, with its real version, and seen to compile."""
+"""Host compilers: every gcc and clang pair, with its real version, and what it was seen to do."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from packaging.version import Version
 
 from deepbuild.host import Completed, Host
-from deepbuild.model import Compiler
-from deepbuild.probe.paths import absolute
+from deepbuild.model import Compiler, Interpreter, Runtime
+from deepbuild.probe.answers import parse_answer
+from deepbuild.probe.compiler_places import INSISTED, VARIABLES, c_half, find_cxx
 
-_NAMES = re.compile(r"^(?:[\w.]+-linux-gnu-)?(g\+\+|clang\+\+)(-\d+(?:\.\d+)*)?$")
-_C_HALF = {"clang++": "clang", "g++": "gcc", "c++": "cc"}  # "g++" is in "clang++" as well
-_TOOLSETS = "/opt/rh"  # where Red Hat and its kin put newer compilers, and on no PATH
+_NAMED = {INSISTED, *VARIABLES}
+_STANDARDS = (20, 17, 14)
+_OTHERS = {
+    "nvc++": "nvc++",
+    "icpx": "oneAPI",
+    "icpc": "icpc",
+    "pgc++": "pgc++",
+    "Cray": "Cray clang",
+}
+
+# Each trial links a shared library, as an op does: a missing cc1plus, header, linker or library
+# shows here and not after half an hour.
+_CXX = """#include <iostream>
+#include <string>
+#include <vector>
+#if __cplusplus >= 202002L
+#include <concepts>
+#include <span>
+template <std::integral T> T twice(T x) { return std::span<T>(&x, 1)[0] * 2; }
+#else
+template <class T> T twice(T x) { return x * 2; }
+#endif
+int trial(int n) {
+  std::vector<int> v(n);
+  std::cout << std::string(n, '.');
+  return twice(v.at(0));
+}
+"""
+_OPENMP = """#include <omp.h>
+int trial(int n) {
+  int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (int i = 0; i < n; ++i) sum += omp_get_thread_num();
+  return sum;
+}
+"""
+_LIBAIO = """#include <libaio.h>
+int trial(int n) { io_context_t context = 0; return io_setup(n, &context); }
+"""
+# What only some ops need: source, and the flags for it.
+TRIALS = {"openmp": (_OPENMP, "-fopenmp"), "libaio": (_LIBAIO, "-laio")}
+_LINK = ("-shared", "-fPIC", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
-def find_compilers(host: Host, insisted: str) -> tuple[Compiler, ...]:
-    """All compilers, each once, the insisted one (--cxx) first, then CXX, then by version."""
+@dataclass(frozen=True)
+class _Driver:
+    """A compiler to be tried, and the files and folders that its answers depend on."""
+
+    host: Host
+    cxx: str
+    real: str
+    watched: tuple[str, ...] = ()
+
+    def ask(self, *words: str) -> Completed:
+        return self.host.run([self.cxx, *words], identity=(self.cxx, self.real))
+
+    def try_out(self, source: str, *flags: str) -> str:
+        """What the compiler said to a trial, "" if it worked. Libraries go last, as they must."""
+        libraries = [flag for flag in flags if flag.startswith("-l")]
+        argv = [self.cxx, *[flag for flag in flags if flag not in libraries], *_LINK, *libraries]
+        done = self.host.trial(argv, source, identity=(self.cxx, self.real, *self.watched))
+        return "" if done.ok else first_error(done)
+
+
+def find_compilers(
+    host: Host, insisted: str, python: Interpreter | None = None, own_python: str = ""
+) -> tuple[Compiler, ...]:
+    """All compilers, each once: first those that somebody named, then by version, gcc first.
+
+    Args:
+        insisted: the --cxx of the user.
+        own_python: an interpreter that can read a libstdc++.
+    """
     found: dict[str, Compiler] = {}
-    for cxx, found_by in _candidates(host, insisted):
+    for cxx, found_by in find_cxx(host, insisted, python):
         real = host.real_path(cxx)
-        if real not in found and (host.file_id(real) or found_by in {"--cxx", "CXX"}):
-            found[real] = _compiler(host, cxx, real, found_by)
-    named = [compiler for compiler in found.values() if compiler.found_by in {"--cxx", "CXX"}]
-    rest = [compiler for compiler in found.values() if compiler not in named]
+        if real not in found and (host.file_id(real) or found_by in _NAMED):
+            prefix = python.prefix if python else ""
+            found[real] = _compiler(_Driver(host, cxx, real), found_by, own_python, prefix)
+    named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
+    rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
     return (*named, *sorted(rest, key=_rank, reverse=True))
 
 
@@ -32,76 +101,107 @@ def _rank(compiler: Compiler) -> tuple[bool, bool, Version]:
     return not compiler.broken, compiler.family == "gcc", version
 
 
-def _candidates(host: Host, insisted: str) -> list[tuple[str, str]]:
-    env = host.env()
-    named = [(_path(host, insisted), "--cxx")] if insisted else []
-    if env.get("CXX", "").strip():
-        named.append((_path(host, env["CXX"].split()[0]), "CXX"))
-    plain = [(path, "PATH") for name in ("g++", "clang++", "c++") if (path := host.which(name))]
-    folders = dict.fromkeys([*env.get("PATH", "").split(":"), "/usr/bin", "/usr/local/bin"])
-    versioned = [
-        (f"{folder}/{name}", folder)
-        for folder in folders
-        if folder
-        for name in host.list_dir(folder)
-        if (match := _NAMES.match(name)) and match.group(2)
-    ]
-    toolsets = [
-        (f"{_TOOLSETS}/{name}/root/usr/bin/g++", f"{_TOOLSETS}/{name}")
-        for name in host.list_dir(_TOOLSETS)
-    ]
-    return named + plain + versioned + toolsets
-
-
-def _path(host: Host, name: str) -> str:
-    return absolute(host, name) if "/" in name else host.which(name) or name
-
-
-def _compiler(host: Host, cxx: str, real: str, found_by: str) -> Compiler:
-    identity = (cxx, real)
-    banner = host.run([cxx, "--version"], identity=identity)
+def _compiler(driver: _Driver, found_by: str, own_python: str, prefix: str) -> Compiler:
+    host, cxx = driver.host, driver.cxx
+    banner = driver.ask("--version")
     family = parse_family(banner.stdout)
-    number = host.run([cxx, "-dumpfullversion", "-dumpversion"], identity=identity)
-    version = parse_dumpversion(number.stdout)
-    broken = _broken(host, cxx, identity, banner, version)
-    return Compiler(family or "unknown", version, _c_half(host, cxx), cxx, found_by, broken)
+    version = parse_dumpversion(driver.ask("-dumpfullversion", "-dumpversion").stdout)
+    cc = c_half(host, cxx)
+    broken = _unusable(driver, banner, version) or _other_half(host, cc, version)
+    if broken or family not in {"gcc", "clang"}:
+        return Compiler(family or "unknown", version, cc, cxx, found_by, broken)
+    driver = _Driver(host, cxx, driver.real, watched_by(host, cxx))
+    std, said = _newest_standard(driver)
+    if not std:
+        return Compiler(family, version, cc, cxx, found_by, f"cannot compile C++: {said}")
+    tried = {name: driver.try_out(source, flag) for name, (source, flag) in TRIALS.items()}
+    lacks = {name: error for name, error in tried.items() if error}
+    libaio_from = _libaio_of(driver, prefix) if "libaio" in lacks else ""
+    if libaio_from:
+        del lacks["libaio"]
+    runtime = _runtime(driver, own_python)
+    return Compiler(family, version, cc, cxx, found_by, "", std, lacks, libaio_from, runtime)
 
 
-def _broken(
-    host: Host, cxx: str, identity: tuple[str, ...], banner: Completed, version: str
-) -> str:
-    """Why a compiler cannot be used, "" if it compiled a file that includes the C++ library."""
-    if not banner.ok or not version:
-        return f"does not start: {_quote(banner)}"
-    trial = ["-std=c++17", "-x", "c++", "-fsyntax-only", "-include", "vector", "/dev/null"]
-    done = host.run([cxx, *trial], identity=identity)
-    return "" if done.ok else f"cannot compile C++17: {_quote(done)}"
+def _libaio_of(driver: _Driver, prefix: str) -> str:
+    """The environment of Python, where its libaio is one that the compiler can use."""
+    if not prefix or not driver.host.file_id(f"{prefix}/include/libaio.h"):
+        return ""
+    source, flag = TRIALS["libaio"]
+    folders = (f"-I{prefix}/include", f"-L{prefix}/lib")
+    return "" if driver.try_out(source, *folders, flag) else prefix
 
 
-def _quote(done: Completed) -> str:
-    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return lines[0].strip() if lines else f"exit status {done.returncode}"
+def _unusable(driver: _Driver, banner: Completed, version: str) -> str:
+    if banner.ok and version:
+        return ""
+    return f"does not start: {first_error(banner)}"
 
 
-def _c_half(host: Host, cxx: str) -> str:
-    folder, name = cxx.rsplit("/", 1) if "/" in cxx else ("", cxx)
-    for cpp, c in _C_HALF.items():
-        if cpp in name:
-            half = f"{folder}/{name.replace(cpp, c, 1)}"
-            return half if host.file_id(half) else ""
-    return ""
+def _other_half(host: Host, cc: str, version: str) -> str:
+    """Why a C half does not belong to its C++ half: update-alternatives and hand-made links mix
+    versions."""
+    if not cc:
+        return ""
+    identity = (cc, host.real_path(cc))
+    done = host.run([cc, "-dumpfullversion", "-dumpversion"], identity=identity)
+    own = parse_dumpversion(done.stdout)
+    return "" if own == version else f"its C half {cc} is {own or first_error(done)}, not {version}"
+
+
+def watched_by(host: Host, cxx: str) -> tuple[str, ...]:
+    """The folders that a compiler takes its parts, headers and libraries from, and its cc1plus: a
+    package that comes or goes changes one of them."""
+    identity = (cxx, host.real_path(cxx))
+    dirs = host.run([cxx, "-print-search-dirs"], identity=identity)
+    cc1plus = host.run([cxx, "-print-prog-name=cc1plus"], identity=identity).stdout.strip()
+    folders = [host.real_path(folder) for folder in parse_search_dirs(dirs.stdout)]
+    prefix = cxx.rpartition("/bin/")[0]
+    headers = ["/usr/include", "/usr/local/include", f"{prefix}/include"]
+    files = [cc1plus] if cc1plus.startswith("/") else []
+    return tuple(dict.fromkeys([*files, *folders, *headers]))
+
+
+def _newest_standard(driver: _Driver) -> tuple[int, str]:
+    """The newest C++ standard that compiles and links, else 0 and the first error."""
+    errors = []
+    for std in _STANDARDS:
+        error = driver.try_out(_CXX, f"-std=c++{std}")
+        if not error:
+            return std, ""
+        errors.append(error)
+    return 0, errors[-1]
+
+
+def _runtime(driver: _Driver, own_python: str) -> Runtime | None:
+    """The libstdc++ that this compiler links with."""
+    path = driver.ask("-print-file-name=libstdc++.so.6").stdout.strip()
+    if not path.startswith("/") or not own_python:
+        return None
+    path = driver.host.real_path(path)
+    return parse_answer(
+        driver.host.ask_python(own_python, "libstdcxx", path, identity=(path,)), Runtime
+    )
+
+
+def first_error(done: Completed) -> str:
+    """The first line that says what went wrong."""
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"error|cannot|not found|fatal", line, re.I)]
+    return next(iter(errors or lines), f"exit status {done.returncode}")
 
 
 def parse_family(text: str) -> str:
-    """gcc or clang, by the banner of --version; "" for another compiler.
+    """gcc or clang, by the banner of --version; the name of another compiler; "" for neither.
 
     >>> parse_family("g++ (Debian 12.2.0-14) 12.2.0\\nCopyright (C) 2022 Free Software Foundation")
     'gcc'
-    >>> parse_family("Debian clang version 14.0.6")
-    'clang'
+    >>> parse_family("Debian clang version 14.0.6"), parse_family("nvc++ 24.5-1 64-bit target")
+    ('clang', 'nvc++')
     """
-    if "nvc++" in text or "icpc" in text:
-        return ""
+    for sign, name in _OTHERS.items():
+        if sign in text:
+            return name
     if "clang" in text:
         return "clang"
     return "gcc" if "Free Software Foundation" in text else ""
@@ -114,3 +214,14 @@ def parse_dumpversion(text: str) -> str:
     """
     found = re.match(r"\s*(\d+(?:\.\d+)*)", text)
     return found.group(1) if found else ""
+
+
+def parse_search_dirs(text: str) -> list[str]:
+    """The folders in `g++ -print-search-dirs`.
+
+    >>> parse_search_dirs("install: /usr/lib/gcc/12/\\nlibraries: =/usr/lib/gcc/12/:/lib/\\n")
+    ['/usr/lib/gcc/12', '/lib']
+    """
+    lines = re.findall(r"^(?:install|programs|libraries): =?(.*)$", text, re.M)
+    folders = [folder.rstrip("/") for line in lines for folder in line.split(":")]
+    return list(dict.fromkeys(folder for folder in folders if folder.startswith("/")))

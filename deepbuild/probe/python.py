@@ -27,6 +27,7 @@ class _Answer:
     path: tuple[str, ...]
     site_packages: str
     libc: str
+    cxx: str = ""
 
 
 def find_interpreter(host: Host, wanted: str, own: str) -> tuple[Interpreter, str]:
@@ -91,6 +92,7 @@ def _interpreter(
         site_packages=answer.site_packages,
         found_by=found_by,
         packages=packages,
+        cxx=answer.cxx,
     )
 
 

@@ -1,4 +1,4 @@
-"""The distribution, and the programs and libraries beside the compilers."""
+"""The distribution, and the programs beside the compilers."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ def find_system(host: Host, libc: str) -> System:
         libc=libc,
         package_manager=manager,
         root=host.is_root(),
+        wsl="microsoft" in (host.read_text("/proc/version") or "").lower(),
+        board=_board(host),
     )
+
+
+def _board(host: Host) -> str:
+    """The model of a Jetson, as its device tree names it; "" on other machines."""
+    model = (host.read_text("/proc/device-tree/model") or "").strip("\0\n ")
+    return model if "Jetson" in model or host.file_id("/etc/nv_tegra_release") else ""
 
 
 def find_tools(host: Host) -> Tools:
-    folders = ("/usr/lib", f"/usr/lib/{host.arch()}-linux-gnu", "/usr/lib64", "/usr/local/lib")
-    headers = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
-    return Tools(
-        ninja=_version(host, "ninja"),
-        git=_version(host, "git"),
-        libaio_header=next((path for path in headers if host.file_id(path)), ""),
-        libaio_library=next(
-            (path for folder in folders if host.file_id(path := f"{folder}/libaio.so")), ""
-        ),
-    )
+    return Tools(ninja=_version(host, "ninja"), git=_version(host, "git"))
 
 
 def _version(host: Host, program: str) -> str:

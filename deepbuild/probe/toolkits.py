@@ -1,16 +1,19 @@
-"""CUDA toolkits: every one in the usual places, what it is, and what it lacks."""
+"""CUDA toolkits: every one that can be found, what it is, and what it lacks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
 from deepbuild.host import Host
-from deepbuild.model import Problem, Toolkit, replace
+from deepbuild.model import Interpreter, Problem, Toolkit, replace
 from deepbuild.probe.answers import last_line
-
-_FIXED_PLACES = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
-_VERSIONED_PLACES = ("/usr/local", "/opt")
+from deepbuild.probe.nvcc_text import (
+    link_names,
+    parse_clang_max,
+    parse_folders,
+    parse_gcc_max,
+    parse_gpu_arches,
+    parse_nvcc_version,
+)
+from deepbuild.probe.toolkit_places import Place, find_places
 
 # What compiling an op with torch's ATen headers needs, beside nvcc itself. The math headers are
 # included by ATen/cuda/CUDAContextLight.h; curand_kernel.h by DeepSpeed's own kernels.
@@ -24,57 +27,38 @@ NEEDED_HEADERS = (
     "curand_kernel.h",
 )
 _NEEDED_PROGRAMS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
-_NEEDED_LIBRARIES = ("libcudart.so",)
+# GPU targets of server ARM are called sbsa; aarch64 is Jetson's, and newer toolkits'.
+_TARGETS = {"aarch64": ("sbsa-linux", "aarch64-linux")}
 
 
-def find_toolkits(host: Host, insisted: str) -> tuple[tuple[Toolkit, ...], tuple[Problem, ...]]:
+def find_toolkits(
+    host: Host, insisted: str, python: Interpreter | None = None, kept: str = ""
+) -> tuple[tuple[Toolkit, ...], tuple[Problem, ...]]:
     """All toolkits, each once however many names lead to it, and what looked like one but is not.
 
     Args:
         insisted: the --cuda-home of the user, looked at first; "" for none.
+        python: the target interpreter, whose environment may hold a toolkit.
+        kept: the folder with toolkits that deepbuild assembled.
     """
     found: dict[str, Toolkit] = {}
-    problems: list[Problem] = []
-    for home, found_by in _candidates(host, insisted):
-        real = host.real_path(home)
+    problems: dict[str, Problem] = {}
+    for place in find_places(host, insisted, python, kept):
+        real = host.real_path(place.home)
         if real in found:
-            merged = (*found[real].found_by, found_by)
+            merged = (*found[real].found_by, place.found_by)
             found[real] = replace(found[real], found_by=tuple(dict.fromkeys(merged)))
             continue
-        problem = _problem(host, home, found_by)
-        if problem:
-            problems.append(problem)
-            continue
-        toolkit = _toolkit(host, real, found_by)
-        if isinstance(toolkit, Problem):
-            problems.append(toolkit)
-        else:
+        toolkit = _problem(host, place) or _toolkit(host, real, place)
+        if isinstance(toolkit, Toolkit):
             found[real] = toolkit
-    return tuple(found.values()), tuple(dict.fromkeys(problems))
+        else:
+            problems.setdefault(toolkit.subject, toolkit)
+    return tuple(found.values()), tuple(problems.values())
 
 
-def _candidates(host: Host, insisted: str) -> list[tuple[str, str]]:
-    env = host.env()
-    named = [(insisted, "--cuda-home")] if insisted else []
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        named += [(home, variable) for home in env.get(variable, "").split(":") if home]
-    nvcc = host.which("nvcc")
-    if nvcc and (top := _home_of_nvcc(host, nvcc)):
-        named.append((top, f"nvcc on PATH ({nvcc})"))
-    places = [place for place in _FIXED_PLACES if host.file_id(place) or host.is_link(place)]
-    for folder in _VERSIONED_PLACES:
-        places += [f"{folder}/{name}" for name in host.list_dir(folder) if name.startswith("cuda-")]
-    return named + [(place, place) for place in places]
-
-
-def _home_of_nvcc(host: Host, nvcc: str) -> str:
-    """Where an nvcc has its parts. It may be a wrapper or a link, so nvcc itself is asked."""
-    real = host.real_path(nvcc)
-    done = host.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"], identity=(nvcc, real))
-    return parse_top(done.stderr) or real.rsplit("/bin/", 1)[0]
-
-
-def _problem(host: Host, home: str, found_by: str) -> Problem | None:
+def _problem(host: Host, place: Place) -> Problem | None:
+    home, found_by = place.home, place.found_by
     subject = f"{home} (from {found_by})" if found_by != home else home
     if host.is_link(home) and host.file_id(home) is None:
         target = host.real_path(home)
@@ -83,118 +67,137 @@ def _problem(host: Host, home: str, found_by: str) -> Problem | None:
         )
     if host.file_id(home) is None:
         return Problem(subject, "no such folder", "unset it, or install a toolkit there")
-    if host.file_id(f"{home}/bin/nvcc") is None:
-        return Problem(subject, "no bin/nvcc in it: a runtime, not a toolkit")
+    if not _nvcc(host, home, place):
+        return Problem(subject, _without_nvcc(host, home))
     return None
 
 
-def _toolkit(host: Host, home: str, found_by: str) -> Toolkit | Problem:
-    nvcc = f"{home}/bin/nvcc"
-    done = host.run([nvcc, "--version"], identity=(nvcc,))
+def _without_nvcc(host: Host, home: str) -> str:
+    if host.file_id(f"{home}/bin/ptxas"):
+        return "no nvcc in it: it has ptxas, yet compiles nothing (CUDA 12's wheels are like that)"
+    return "no bin/nvcc in it: a runtime, not a toolkit"
+
+
+def _nvcc(host: Host, home: str, place: Place) -> str:
+    own = f"{home}/bin/nvcc"
+    return own if host.file_id(own) else place.nvcc
+
+
+def _toolkit(host: Host, home: str, place: Place) -> Toolkit | Problem:
+    nvcc = _nvcc(host, home, place)
+    identity = (nvcc, host.real_path(nvcc))
+    done = host.run([nvcc, "--version"], identity=identity)
     version = parse_nvcc_version(done.stdout) if done.ok else ""
     if not version:
         return Problem(nvcc, f"does not answer --version: {last_line(done)}", "reinstall that CUDA")
-    arches = host.run([nvcc, "--list-gpu-arch"], identity=(nvcc,))
-    include, lib = _include(host, home), _lib(host, home)
-    limits = host.read_text(f"{include}/crt/host_config.h") or ""
+    arches = host.run([nvcc, "--list-gpu-arch"], identity=identity)
+    profile = host.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"], identity=identity).stderr
+    include = _include(host, home, parse_folders(profile, "INCLUDES"))
+    lib = _lib(host, home, parse_folders(profile, "LIBRARIES"))
+    limits = _first_text(host, include, "crt/host_config.h")
+    files = [file for folder in lib for file in host.list_dir(folder)]
+    libraries = link_names(files)
     return Toolkit(
         home=home,
         version=version,
         nvcc=nvcc,
-        found_by=(found_by,),
+        found_by=(place.found_by,),
+        kind=_kind(host, home),
         include=include,
         lib=lib,
         arches=parse_gpu_arches(arches.stdout),
         gcc_max=parse_gcc_max(limits),
         clang_max=parse_clang_max(limits),
-        missing=_missing(host, home, include, lib),
-        libraries=link_names(host.list_dir(lib), versioned=False),
+        missing=_missing(host, home, include, libraries),
+        libraries=libraries,
     )
 
 
-def _include(host: Host, home: str) -> str:
-    return _first(host, home, ("include", f"targets/{host.arch()}-linux/include"), "cuda_runtime.h")
+def _kind(host: Host, home: str) -> str:
+    if host.file_id(f"{home}/conda-meta"):
+        return "conda"
+    if _hpc_release(home) and host.file_id(f"{_hpc_release(home)}/compilers"):
+        return "HPC SDK"
+    if ("/nvidia/cu" in home and "-packages/" in home) or "/toolkits/" in home:
+        return "wheels"
+    if _of_distribution(home):
+        return "distribution packages"
+    return "toolkit"
 
 
-def _lib(host: Host, home: str) -> str:
-    return _first(host, home, ("lib64", f"targets/{host.arch()}-linux/lib", "lib"), "libcudart.so")
+def _of_distribution(home: str) -> bool:
+    return f"{home}/".startswith("/usr/") and not home.startswith("/usr/local")
 
 
-def _first(host: Host, home: str, folders: tuple[str, ...], sign: str) -> str:
-    """The first folder that holds `sign`, else the first one."""
+def _hpc_release(home: str) -> str:
+    """
+    >>> _hpc_release("/opt/nvidia/hpc_sdk/Linux_x86_64/24.5/cuda/12.4")
+    '/opt/nvidia/hpc_sdk/Linux_x86_64/24.5'
+    """
+    release, found, version = home.rpartition("/cuda/")
+    return release if found and version[:1].isdigit() else ""
+
+
+def _include(host: Host, home: str, profile: tuple[str, ...]) -> tuple[str, ...]:
+    """The folder with CUDA's own headers; beside it the HPC SDK's folders for the libraries'."""
+    inside = [f"{home}/include", *(f"{home}/targets/{t}/include" for t in _targets(host))]
+    system = ["/usr/include/cuda", "/usr/include"] if _of_distribution(home) else []
+    places = [*inside, *map(host.real_path, profile), *system]
+    return (_first(host, places, ("cuda_runtime.h",)), *_beside(host, home, "include"))
+
+
+def _lib(host: Host, home: str, profile: tuple[str, ...]) -> tuple[str, ...]:
+    targets = (f"{home}/targets/{target}/lib" for target in _targets(host))
+    inside = [f"{home}/lib64", *targets, f"{home}/lib"]
+    triplet = f"/usr/lib/{host.arch()}-linux-gnu"
+    system = [triplet, "/usr/lib64"] if _of_distribution(home) else []
+    named = [host.real_path(folder) for folder in profile if not folder.endswith("/stubs")]
+    signs = ("libcudart.so", *(f"libcudart.so.{major}" for major in (13, 12, 11)))
+    return (_first(host, [*inside, *named, *system], signs), *_beside(host, home, "lib64"))
+
+
+def _targets(host: Host) -> tuple[str, ...]:
+    return _TARGETS.get(host.arch(), (f"{host.arch()}-linux",))
+
+
+def _beside(host: Host, home: str, name: str) -> list[str]:
+    """The HPC SDK keeps the math libraries and NCCL outside its toolkits."""
+    release, version = _hpc_release(home), home.rpartition("/")[2]
+    parts = (f"math_libs/{version}", f"comm_libs/{version}/nccl") if release else ()
+    places = [f"{release}/{part}/{name}" for part in parts]
+    places += [f"{release}/{part}/lib" for part in parts if name == "lib64"]
+    return [place for place in places if host.file_id(place)]
+
+
+def _first(host: Host, folders: list[str], signs: tuple[str, ...]) -> str:
+    """The first folder that holds one of the signs, else the first one."""
     for folder in folders:
-        if host.file_id(f"{home}/{folder}/{sign}"):
-            return f"{home}/{folder}"
-    return f"{home}/{folders[0]}"
+        if any(host.file_id(f"{folder}/{sign}") for sign in signs):
+            return folder
+    return folders[0]
 
 
-def _missing(host: Host, home: str, include: str, lib: str) -> tuple[str, ...]:
-    wanted = [(f"{home}/{name}", name) for name in _NEEDED_PROGRAMS]
-    wanted += [(f"{include}/{name}", name) for name in NEEDED_HEADERS]
-    wanted += [(f"{lib}/{name}", name) for name in _NEEDED_LIBRARIES]
-    return tuple(name for path, name in wanted if host.file_id(path) is None)
+def _first_text(host: Host, folders: tuple[str, ...], name: str) -> str:
+    texts = (host.read_text(f"{folder}/{name}") for folder in folders)
+    return next((text for text in texts if text), "")
 
 
-def link_names(files: Iterable[str], *, versioned: bool) -> tuple[str, ...]:
-    """What a linker may be asked for with -lNAME in a folder of libraries.
-
-    Args:
-        versioned: count `libX.so.1` as well, for folders that get their plain links later.
-
-    >>> link_names(["libcurand.so.10", "libcudart.so"], versioned=True)
-    ('cudart', 'curand')
-    >>> link_names(["libcurand.so.10", "libcudart.so"], versioned=False)
-    ('cudart',)
-    """
-    pattern = re.compile(r"^lib(.+?)\.(?:so" + (r"(?:\.\d+)*" if versioned else "") + r"|a)$")
-    return tuple(sorted({found.group(1) for file in files if (found := pattern.match(file))}))
+def _missing(
+    host: Host, home: str, include: tuple[str, ...], libraries: tuple[str, ...]
+) -> tuple[str, ...]:
+    programs = [name for name in _NEEDED_PROGRAMS if not _has_program(host, home, name)]
+    headers = [
+        name
+        for name in NEEDED_HEADERS
+        if not any(host.file_id(f"{folder}/{name}") for folder in include)
+    ]
+    return (*programs, *headers, *(() if "cudart" in libraries else ("libcudart.so",)))
 
 
-def parse_nvcc_version(text: str) -> str:
-    """The release in `nvcc --version`.
-
-    >>> parse_nvcc_version("Cuda compilation tools, release 13.0, V13.0.88")
-    '13.0'
-    """
-    found = re.search(r"release (\d+\.\d+),", text)
-    return found.group(1) if found else ""
-
-
-def parse_top(text: str) -> str:
-    """The toolkit's folder in the output of `nvcc --dryrun`.
-
-    >>> parse_top("#$ _HERE_=/opt/cuda-13.0/bin\\n#$ TOP=/opt/cuda-13.0/bin/..\\n")
-    '/opt/cuda-13.0'
-    """
-    found = re.search(r"^#\$ TOP=(.+?)(?:/bin/\.\.)?/?\s*$", text, re.M)
-    return found.group(1) if found else ""
-
-
-def parse_gpu_arches(text: str) -> tuple[str, ...]:
-    """The capabilities in `nvcc --list-gpu-arch`.
-
-    >>> parse_gpu_arches("compute_75\\ncompute_120\\n")
-    ('7.5', '12.0')
-    """
-    pairs = [(int(a), int(b)) for a, b in re.findall(r"^compute_(\d+)(\d)$", text, re.M)]
-    return tuple(f"{major}.{minor}" for major, minor in sorted(pairs))
-
-
-def parse_gcc_max(text: str) -> int | None:
-    """The newest gcc that a crt/host_config.h accepts.
-
-    >>> parse_gcc_max("#if __GNUC__ > 15\\n#error -- unsupported GNU version!")
-    15
-    """
-    found = re.search(r"^#if __GNUC__ > (\d+)", text, re.M)
-    return int(found.group(1)) if found else None
-
-
-def parse_clang_max(text: str) -> int | None:
-    """The newest clang that a crt/host_config.h accepts.
-
-    >>> parse_clang_max("#if (__clang_major__ >= 21) || (__clang_major__ < 3)")
-    20
-    """
-    found = re.search(r"^#if \(?__clang_major__ >= (\d+)\)?", text, re.M)
-    return int(found.group(1)) - 1 if found else None
+def _has_program(host: Host, home: str, name: str) -> bool:
+    """Distributions keep cicc beside nvcc, or in /usr/lib."""
+    plain = name.rpartition("/")[2]
+    places = [f"{home}/{name}", f"{home}/bin/{plain}"]
+    if _of_distribution(home):
+        places += [f"/usr/bin/{plain}", f"/usr/lib/nvidia-cuda-toolkit/bin/{plain}"]
+    return any(host.file_id(place) for place in places)

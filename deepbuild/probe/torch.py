@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from deepbuild.errors import ProbeError
 from deepbuild.host import Host
-from deepbuild.model import Interpreter, NvidiaPackage, Torch
+from deepbuild.model import HostBound, Interpreter, NvidiaPackage, Runtime, Torch
 from deepbuild.probe.answers import last_line, parse_answer
-from deepbuild.probe.toolkits import NEEDED_HEADERS, link_names
+from deepbuild.probe.nvcc_text import link_names
+from deepbuild.probe.toolkits import NEEDED_HEADERS
 
 _HEADERS = (*NEEDED_HEADERS, "nccl.h", "cufile.h")
+_TABLES = {"CUDA_GCC_VERSIONS": "gcc", "CUDA_CLANG_VERSIONS": "clang"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class _Answer:
     version: str
     cxx11_abi: bool
     arch_flags: str
+    runtime: Runtime | None = None
 
 
 def find_torch(host: Host, python: Interpreter) -> tuple[Torch | None, tuple[str, ...]]:
@@ -76,6 +79,8 @@ def _torch(host: Host, python: Interpreter, root: str, text: VersionText) -> Tor
         arches=parse_arch_flags(answer.arch_flags),
         min_cxx_std=parse_min_std(host.read_text(f"{root}/include/ATen/ATen.h") or ""),
         nvidia=_nvidia_packages(host, root.rsplit("/", 1)[0]),
+        host_bounds=parse_host_bounds(host.read_text(f"{root}/utils/cpp_extension.py") or ""),
+        runtime=answer.runtime,
     )
 
 
@@ -86,7 +91,7 @@ def _nvidia_packages(host: Host, site: str) -> tuple[NvidiaPackage, ...]:
         include, lib = (_folder(host, f"{folder}/{part}") for part in ("include", "lib"))
         if include or lib:
             headers = [header for header in _HEADERS if host.file_id(f"{include}/{header}")]
-            libraries = link_names(host.list_dir(lib), versioned=True)
+            libraries = link_names(host.list_dir(lib))
             found.append(NvidiaPackage(name, include, lib, tuple(headers), libraries))
     return tuple(found)
 
@@ -118,6 +123,31 @@ def parse_arch_flags(text: str) -> tuple[str, ...]:
         f"{major}.{minor}" + ("+PTX" if kind == "compute" else "")
         for kind, major, minor in re.findall(r"(sm|compute)_(\d+)(\d[af]?)\b", text)
     )
+
+
+def parse_host_bounds(text: str) -> tuple[HostBound, ...]:
+    """torch's own table of host compilers, in its cpp_extension.py.
+
+    >>> parse_host_bounds("CUDA_GCC_VERSIONS = {\\n '13.0': ((6, 0, 0), (16, 0)),\\n}")
+    (HostBound(family='gcc', cuda='13.0', least='6.0.0', below='16.0'),)
+    """
+    minimums = dict(re.findall(r"^(MINIMUM_\w+_VERSION) = \(([\d, ]+)\)", text, re.M))
+    bounds = []
+    for table, family in _TABLES.items():
+        found = re.search(rf"^{table}\b[^={{]*= \{{(.*?)^\}}", text, re.M | re.S)
+        rows = re.findall(
+            r"'(\d+\.\d+)': \((MINIMUM_\w+|\([\d, ]+\)), \(([\d, ]+)\)\)",
+            found.group(1) if found else "",
+        )
+        bounds += [
+            HostBound(family, cuda, _dotted(minimums.get(least, least)), _dotted(below))
+            for cuda, least, below in rows
+        ]
+    return tuple(bounds)
+
+
+def _dotted(numbers: str) -> str:
+    return ".".join(re.findall(r"\d+", numbers))
 
 
 def parse_min_std(text: str) -> int:

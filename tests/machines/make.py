@@ -126,11 +126,7 @@ def conda() -> FakeHost:
     host = debian()
     prefix = "/home/user/miniforge3/envs/train"
     host.add_torch(host.add_python(prefix, "3.12.7", kind="conda", headers=False), "2.14.1", "13.0")
-    host.add_toolkit("13.0", prefix)
-    for name in ("include", "lib64"):
-        folder, target = f"{prefix}/{name}", f"{prefix}/targets/x86_64-linux/{name.rstrip('64')}"
-        inside = [path for path in host.files if path.startswith(f"{folder}/")]
-        host.files |= {path.replace(folder, target): host.files.pop(path) for path in inside}
+    host.add_conda_toolkit("13.0", prefix)
     host.variables |= {"CONDA_PREFIX": prefix, "PATH": f"{prefix}/bin:/usr/bin"}
     return host
 

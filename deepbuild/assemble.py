@@ -1,0 +1,130 @@
+"""A CUDA toolkit without root: put together from package-index wheels, once, and kept in the cache.
+
+From CUDA 13 on NVIDIA publishes nvcc and all its parts as wheels, under one metapackage that pins
+them to each other (cuda-toolkit). The math libraries' headers are mostly in torch's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from deepbuild import facts
+from deepbuild.addresses import without_secrets
+from deepbuild.errors import ProbeError, UsageError
+from deepbuild.host import Completed, Host
+from deepbuild.probe.answers import last_line
+
+_COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx")
+_LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")
+_SCHEMES = ("https://", "http://")
+
+
+@dataclass(frozen=True)
+class Toolkits:
+    """The assembled toolkits in a folder; `size_of` asks an index for the bytes of a file."""
+
+    folder: Path
+    host: Host
+    own_python: str
+    note: Callable[[str], None]
+    size_of: Callable[[str], int]
+
+    def get(self, cuda: str, *, libraries: bool) -> None:
+        """Assemble the toolkit of a CUDA version, unless it is there already.
+
+        Args:
+            cuda: such as "13.0".
+            libraries: also the math libraries, which torch's own environment lacks.
+
+        Raises:
+            UsageError: a CUDA whose wheels hold no nvcc.
+            ProbeError: pip cannot fetch the parts, or the disk is full.
+        """
+        if not facts.wheels_hold_nvcc(cuda):
+            raise _no_wheels(cuda)
+        folder = self.folder / (f"{cuda}-libraries" if libraries else cuda)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{folder}.lock"):
+                if not (folder / "whole").exists():
+                    self._make(folder, cuda, _COMPILER + (_LIBRARIES if libraries else ()))
+        except OSError as error:
+            raise self._failed(cuda, str(error)) from None
+
+    def _make(self, folder: Path, cuda: str, parts: tuple[str, ...]) -> None:
+        """In a folder beside it, then by rename: nobody sees half a toolkit."""
+        wanted = f"cuda-toolkit[{','.join(parts)}]=={cuda}.*"
+        half = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{folder.name}."))
+        try:
+            pins, size = self._resolve(wanted, cuda, half)
+            self.note(f"assembling a CUDA {cuda} toolkit in {folder} (once): {_megabytes(size)}")
+            self._pip(["--no-deps", "--target", str(half), *pins], cuda)
+            if not (half / "nvidia" / f"cu{cuda.partition('.')[0]}" / "bin" / "nvcc").exists():
+                raise self._failed(cuda, f"no nvcc in {', '.join(pins)}")
+            (half / "whole").write_text("\n".join(pins), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            half.rename(folder)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+
+    def _resolve(self, wanted: str, cuda: str, half: Path) -> tuple[list[str], int]:
+        """pip's own choice of versions, as pins, and the bytes to fetch (-1: no index says)."""
+        report = half / "report.json"
+        options = ["--dry-run", "--ignore-installed", "--target", str(half / "nowhere")]
+        self._pip([*options, "--report", str(report), wanted], cuda)
+        entries = json.loads(report.read_text(encoding="utf-8"))["install"]
+        report.unlink()
+        pins = [f"{e['metadata']['name']}=={e['metadata']['version']}" for e in entries]
+        sizes = [self._size(entry["download_info"]["url"]) for entry in entries]
+        return pins, -1 if -1 in sizes else sum(sizes)
+
+    def _size(self, url: str) -> int:
+        if url.startswith(_SCHEMES):
+            return self.size_of(url)
+        found = self.host.file_id(url.removeprefix("file://"))
+        return found.size if found else -1
+
+    def _pip(self, words: list[str], cuda: str) -> None:
+        pip = [self.own_python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        options = ["--only-binary", ":all:", "--no-compile"]
+        done = self.host.run([*pip, *options, *words], timeout=7200)
+        if not done.ok:
+            raise self._failed(cuda, _reason(done))
+
+    def _failed(self, cuda: str, found: str) -> ProbeError:
+        return ProbeError(
+            f"no CUDA {cuda} toolkit can be assembled from package-index wheels",
+            found=without_secrets(found),
+            wanted=f"cuda-toolkit {cuda}.* with nvcc, on an index that pip is configured for, "
+            f"and room for it in {self.folder}",
+            hint="see which there are: pip index versions cuda-toolkit\n"
+            "or install a toolkit and name it: --cuda-home /usr/local/cuda",
+        )
+
+
+def _no_wheels(cuda: str) -> UsageError:
+    conda = facts.install_command(
+        "cuda-toolkit", "conda", major=cuda.partition(".")[0], minor=cuda.partition(".")[2]
+    )
+    return UsageError(
+        f"no CUDA {cuda} toolkit can be assembled from wheels",
+        found=f"the wheels of CUDA {cuda} hold ptxas and headers, and no nvcc",
+        wanted="CUDA 13 or newer for --toolkit, or an installed toolkit",
+        hint=f"without root: {conda}\nor take a torch for CUDA 13: pip install torch",
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB to fetch" if size >= 0 else "some 100 MB to fetch"
+
+
+def _reason(done: Completed) -> str:
+    errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+    return "\n".join(errors[:3]) or last_line(done)

@@ -1,0 +1,258 @@
+"""Which host compiler: the newest that nvcc, torch's headers and the target's libstdc++ accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from deepbuild import facts
+from deepbuild.model import (
+    Blocker,
+    Compiler,
+    Decision,
+    HostBound,
+    Machine,
+    PlannedCompiler,
+    Rejected,
+    Request,
+    Toolkit,
+    Torch,
+    replace,
+)
+from deepbuild.plan import fixes
+
+# The oldest gcc whose -std=c++NN torch's headers compile with: c10 refuses gcc below 9
+# ("We need GCC 9 or later"), and gcc 9 does not know -std=c++20.
+_OLDEST_GCC = {14: 5, 17: 9, 20: 10}
+
+
+@dataclass(frozen=True)
+class CompilerChoice:
+    """`unchecked` says why torch's own check of the compiler is to be switched off, "" if not."""
+
+    compiler: Compiler | None
+    planned: PlannedCompiler | None
+    decision: Decision
+    blockers: tuple[Blocker, ...] = ()
+    unchecked: str = ""
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What a compiler has to go with."""
+
+    machine: Machine
+    torch: Torch
+    toolkit: Toolkit | None
+    request: Request
+
+
+def choose_compiler(
+    machine: Machine, torch: Torch, toolkit: Toolkit | None, request: Request
+) -> CompilerChoice:
+    """The newest host compiler that nvcc accepts and torch's headers can use.
+
+    Preferred are those that torch's own table takes as well, that need no newer libstdc++ than
+    the target has, and that can do all that ops may ask for; among these gcc, then the newest.
+    """
+    around = _Around(machine, torch, toolkit, request)
+    refusals = {each.cxx: _unfit(each, around) for each in machine.compilers}
+    fitting = [each for each in machine.compilers if not refusals[each.cxx]]
+    if not fitting:
+        return _no_compiler(around, refusals)
+    best = max(fitting, key=lambda each: _rank(each, around))
+    reason = _why(best, around)
+    rejected = tuple(
+        Rejected(_named(each), refusals[each.cxx] or _second(each, best, around))
+        for each in machine.compilers
+        if each is not best
+    )
+    decision = Decision(
+        "host compiler", f"{_named(best)} at {best.cxx}", reason, _evidence(best, around), rejected
+    )
+    planned = PlannedCompiler(best.family, best.version, best.cc, best.cxx)
+    blockers = _runtime_blocker(best, around)
+    return CompilerChoice(best, planned, decision, blockers, _outside(best, around))
+
+
+def _rank(each: Compiler, around: _Around) -> tuple[bool, bool, bool, bool, int, Version]:
+    gcc = each.family == "gcc"
+    inside, loadable = not _outside(each, around), not _too_new_runtime(each, around.torch)
+    return inside, loadable, gcc, "openmp" not in each.lacks, -len(each.lacks), _version(each)
+
+
+def _version(each: Compiler) -> Version:
+    return Version(each.version)
+
+
+def _why(best: Compiler, around: _Around) -> str:
+    if around.request.cxx:
+        return f"insisted on with --cxx; {_accepted_by(around)} accept it"
+    return f"the newest that {_accepted_by(around)} accept"
+
+
+def _accepted_by(around: _Around) -> str:
+    return f"{_limits(around.toolkit)} and torch's {_std(around.torch)} headers"
+
+
+def _evidence(best: Compiler, around: _Around) -> str:
+    kit = around.toolkit
+    kernel = kit and any(trial.cxx == best.cxx and not trial.error for trial in kit.trials)
+    with_nvcc = f", and a kernel with nvcc {kit.version}" if kit and kernel else ""
+    return (
+        f"{best.cxx} -dumpfullversion; compiled and linked C++{best.cxx_std or 17}{with_nvcc}; "
+        f"found by {best.found_by}"
+    )
+
+
+def _second(each: Compiler, best: Compiler, around: _Around) -> str:
+    """Why a compiler that would do is not the one."""
+    outside = _outside(each, around)
+    if outside and not _outside(best, around):
+        return outside
+    if _too_new_runtime(each, around.torch):
+        return _too_new_runtime(each, around.torch)
+    if each.family != best.family:
+        return f"{best.family} is there"
+    lacks = [name for name in each.lacks if name not in best.lacks]
+    if lacks:
+        return f"it cannot build with {' and '.join(lacks)}: {each.lacks[lacks[0]]}"
+    return "the same version" if each.version == best.version else "an older one"
+
+
+def gcc_max(toolkit: Toolkit) -> int | None:
+    """The newest gcc for a toolkit: its own header's word, else the table's; None is unknown."""
+    row = facts.host_limits(toolkit.version)
+    return toolkit.gcc_max or (row.gcc_max if row else None)
+
+
+def _clang_max(toolkit: Toolkit) -> int | None:
+    row = facts.host_limits(toolkit.version)
+    return toolkit.clang_max or (row.clang_max if row else None)
+
+
+def _limits(toolkit: Toolkit | None) -> str:
+    if toolkit is None:
+        return "the build"
+    most = gcc_max(toolkit)
+    return f"nvcc {toolkit.version} (gcc up to {most})" if most else f"nvcc {toolkit.version}"
+
+
+def _std(torch: Torch) -> str:
+    return f"C++{torch.min_cxx_std or 17}"
+
+
+def _named(compiler: Compiler) -> str:
+    return f"{compiler.family} {compiler.version or '?'}"
+
+
+def _unfit(each: Compiler, around: _Around) -> str:
+    """Why a compiler cannot serve, "" if it can."""
+    request = around.request
+    if request.cxx and each.found_by != "--cxx" and each.cxx != request.cxx:
+        return "another one is insisted on with --cxx"
+    if each.family not in {"gcc", "clang"}:
+        return "neither gcc nor clang: nvcc and torch take no other host compiler on Linux"
+    if each.broken:
+        return each.broken
+    if not each.cc:
+        return "its C half is missing"
+    return _version_unfit(each, around) or _failed_trial(each, around)
+
+
+def _version_unfit(each: Compiler, around: _Around) -> str:
+    torch, major = around.torch, _version(each).major
+    wanted = torch.min_cxx_std or 17
+    if each.family == "gcc" and major < _OLDEST_GCC.get(torch.min_cxx_std, 9):
+        return f"too old for torch's {_std(torch)} headers"
+    if each.cxx_std and each.cxx_std < wanted:
+        return f"it compiles C++{each.cxx_std} and not C++{wanted}, which torch's headers demand"
+    most = _most(each.family, around.toolkit)
+    if most is not None and major > most and around.toolkit:
+        return f"nvcc {around.toolkit.version} accepts {each.family} up to {most}"
+    return ""
+
+
+def _failed_trial(each: Compiler, around: _Around) -> str:
+    trials = around.toolkit.trials if around.toolkit else ()
+    error = next((trial.error for trial in trials if trial.cxx == each.cxx), "")
+    return f"nvcc does not compile a small kernel with it: {error}" if error else ""
+
+
+def _most(family: str, toolkit: Toolkit | None) -> int | None:
+    if toolkit is None:
+        return None
+    return gcc_max(toolkit) if family == "gcc" else _clang_max(toolkit)
+
+
+def _outside(each: Compiler, around: _Around) -> str:
+    """Why torch's own table would refuse a compiler that nvcc's header takes, "" if it does not."""
+    bound = _bound(each, around)
+    if bound is None or Version(bound.least) <= _version(each) < Version(bound.below):
+        return ""
+    return (
+        f"torch's own table for CUDA {bound.cuda} takes {each.family} from {bound.least} and below "
+        f"{bound.below}, although nvcc itself takes {each.version}"
+    )
+
+
+def _bound(each: Compiler, around: _Around) -> HostBound | None:
+    """The row of torch's table for this toolkit, None where torch would only warn."""
+    version = around.toolkit.version if around.toolkit else ""
+    rows = (row for row in around.torch.host_bounds if row.cuda == version)
+    return next((row for row in rows if row.family == each.family), None)
+
+
+def _needed_level(each: Compiler) -> str:
+    """The newest GLIBCXX version that a compiler's code may ask for: no newer than what it links
+    with, nor than what its own release brought."""
+    linked = each.runtime.level if each.runtime else ""
+    own = facts.glibcxx_of_gcc(_version(each).major) if each.family == "gcc" else None
+    known = [level for level in (linked, own) if level]
+    return min(known, key=Version) if linked and known else ""
+
+
+def _too_new_runtime(each: Compiler, torch: Torch) -> str:
+    """Why the target's libstdc++ may not load a compiler's code, "" if it does."""
+    needed = _needed_level(each)
+    there = torch.runtime.level if torch.runtime else ""
+    if not needed or not there or Version(needed) <= Version(there):
+        return ""
+    assert torch.runtime is not None
+    return (
+        f"its code may need GLIBCXX_{needed}, and the libstdc++ that Python loads has up to "
+        f"{there} ({torch.runtime.path})"
+    )
+
+
+def _runtime_blocker(best: Compiler, around: _Around) -> tuple[Blocker, ...]:
+    found = _too_new_runtime(best, around.torch)
+    if not found:
+        return ()
+    most = facts.newest_gcc_for(around.torch.runtime.level if around.torch.runtime else "")
+    fix = fixes.libstdcxx(around.machine, _version(best).major, most)
+    wanted = f"a libstdc++ with GLIBCXX_{_needed_level(best)}, or an older compiler"
+    return (Blocker("LIBSTDCXX", f"{_named(best)} at {best.cxx}: {found}", wanted, fix),)
+
+
+def _no_compiler(around: _Around, refusals: dict[str, str]) -> CompilerChoice:
+    machine, toolkit = around.machine, around.toolkit
+    rejected = tuple(
+        Rejected(f"{_named(each)} at {each.cxx}", refusals[each.cxx]) for each in machine.compilers
+    )
+    least = _OLDEST_GCC.get(around.torch.min_cxx_std, 9)
+    fix = fixes.gcc(machine, least, gcc_max(toolkit) if toolkit else None)
+    free = _Around(machine, around.torch, toolkit, replace(around.request, cxx=""))
+    others = [c for c in machine.compilers if around.request.cxx and not _unfit(c, free)]
+    if others:
+        fix = f"leave --cxx away: {_named(others[0])} at {others[0].cxx} fits"
+    blocker = Blocker(
+        "NO_COMPILER",
+        "; ".join(f"{each.value}: {each.reason}" for each in rejected) or "no g++ or clang++",
+        f"a C and C++ compiler that {_accepted_by(around)} accept",
+        fix,
+    )
+    reason = "no host compiler fits"
+    decision = Decision("host compiler", "none", reason, "", rejected)
+    return CompilerChoice(None, None, decision, (blocker,))

@@ -1,0 +1,52 @@
+"""Which driver the result needs: SASS and PTX ask for different ones."""
+
+from __future__ import annotations
+
+from packaging.version import InvalidVersion, Version
+
+from deepbuild import facts
+from deepbuild.model import Decision, Gpus, Rejected
+
+
+def choose_driver(
+    gpus: Gpus, cuda: str, arches: tuple[str, ...]
+) -> tuple[Decision, tuple[str, ...]]:
+    """The oldest driver that runs the planned device code, and a warning if that here is older.
+
+    SASS runs within its CUDA major version from that one's floor on. PTX is compiled by the driver,
+    which must be as new as the toolkit that made it (else cudaErrorUnsupportedPtxVersion).
+
+    Args:
+        cuda: the toolkit's version.
+    """
+    row = facts.driver_row(cuda)
+    ptx = [arch for arch in arches if arch.endswith("+PTX")]
+    least = (row.same_release if ptx else row.minor_floor) if row else None
+    needs = least or "unknown"
+    if ptx:
+        reason = f"{', '.join(ptx)}: PTX needs the driver of CUDA {cuda} itself, or a newer one"
+    else:
+        reason = (
+            f"SASS of CUDA {cuda.partition('.')[0]}.x runs from there on; without PTX, GPUs of a "
+            "newer major version than those of the list need another build"
+        )
+    here = gpus.driver or "none here"
+    decision = Decision("driver", f">= {needs}" if least else needs, reason, f"driver: {here}")
+    if not least or not _older(gpus.driver, least):
+        return decision, ()
+    older = Rejected(f"driver {gpus.driver}", "older; it is the one of this machine")
+    said = (
+        f"the driver here ({gpus.driver}) is older than {least}, which code of CUDA {cuda}"
+        f"{' with PTX' if ptx else ''} needs: update it before anything runs here, or use a "
+        "toolkit and a torch of an older CUDA."
+    )
+    decision = Decision("driver", f">= {needs}", reason, f"driver: {here}", (older,))
+    return decision, (said,)
+
+
+def _older(driver: str, least: str) -> bool:
+    """Whether a driver's number is known to be below another; Jetson's may be none."""
+    try:
+        return bool(driver) and Version(driver) < Version(least)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,33 @@
+"""Environment modules (Lmod, Tcl modules) that could be loaded for a toolkit or a compiler."""
+
+from __future__ import annotations
+
+import re
+
+from deepbuild.host import Host
+
+_FAMILIES = re.compile(
+    r"^(cuda|cudatoolkit|cuda-toolkit|nvhpc|gcc|gcc-native|gnu\d*|gcccore)$", re.I
+)
+_MOST = 400  # of a site's thousands of modules, no more folders than this are looked into
+
+
+def find_modules(host: Host) -> tuple[str, ...]:
+    """The names as `module load` takes them ("CUDA/12.4.0"), or () where there are no modules.
+
+    Module trees are NAME/VERSION or NAME/VERSION.lua below each folder of MODULEPATH; some sites
+    put a folder for a category between.
+    """
+    found: list[str] = []
+    folders = [folder for folder in host.env().get("MODULEPATH", "").split(":") if folder]
+    for folder in folders:
+        names = host.list_dir(folder)[:_MOST]
+        for name in names:
+            if _FAMILIES.match(name):
+                found += [f"{name}/{version}" for version in _versions(host, f"{folder}/{name}")]
+    return tuple(dict.fromkeys(found))
+
+
+def _versions(host: Host, folder: str) -> list[str]:
+    names = (name.removesuffix(".lua") for name in host.list_dir(folder))
+    return [name for name in names if name[:1].isdigit()]

@@ -1,0 +1,63 @@
+"""Whether an nvcc and a host compiler work together: shown by compiling a small kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packaging.version import Version
+
+from deepbuild.host import Host
+from deepbuild.model import Compiler, Toolkit, Trial, replace
+from deepbuild.probe.compilers import first_error, watched_by
+
+# A kernel with a template, a launch and the C++ library: each part of nvcc has work to do.
+_KERNEL = """#include <cuda_runtime.h>
+#include <vector>
+template <class T> __global__ void twice(T* x) { x[threadIdx.x] *= T(2); }
+int trial(std::vector<float*>& x) {
+  twice<float><<<1, 32>>>(x.at(0));
+  return static_cast<int>(cudaGetLastError());
+}
+"""
+_MOST = 3  # compilers to try with one toolkit before giving it up
+
+
+def try_toolkits(
+    host: Host, toolkits: Sequence[Toolkit], compilers: Sequence[Compiler]
+) -> tuple[Toolkit, ...]:
+    """The toolkits, each with a trial of the compilers in their order until one works."""
+    return tuple(replace(kit, trials=_trials(host, kit, compilers)) for kit in toolkits)
+
+
+def _trials(host: Host, kit: Toolkit, compilers: Sequence[Compiler]) -> tuple[Trial, ...]:
+    """None where a part is missing that must come from elsewhere: a trial would say no more."""
+    if "cuda_runtime.h" in kit.missing or "crt/host_config.h" in kit.missing:
+        return ()
+    tried: list[Trial] = []
+    for compiler in [each for each in compilers if _accepts(kit, each)][:_MOST]:
+        tried.append(Trial(compiler.cxx, _error(host, kit, compiler)))
+        if not tried[-1].error:
+            break
+    return tuple(tried)
+
+
+def _accepts(kit: Toolkit, compiler: Compiler) -> bool:
+    """Whether the toolkit's own header lets the compiler pass, as far as it says."""
+    if compiler.broken or compiler.family not in {"gcc", "clang"}:
+        return False
+    most = kit.gcc_max if compiler.family == "gcc" else kit.clang_max
+    return most is None or Version(compiler.version).major <= most
+
+
+def _error(host: Host, kit: Toolkit, compiler: Compiler) -> str:
+    # The folders are given since a toolkit of wheels or of HPC SDK parts does not know its own.
+    folders = [f"-I{folder}" for folder in kit.include if not folder.startswith("/usr/include")]
+    argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *folders, "-o", "{out}", "{source}"]
+    parts = ("bin", "nvvm/bin", "nvvm/libdevice")
+    files = [kit.nvcc, host.real_path(kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
+    files += [f"{kit.home}/{name}" for name in ("bin/ptxas", "bin/cudafe++", "nvvm/bin/cicc")]
+    for folder in kit.include:
+        files += [folder, f"{folder}/cuda_runtime.h", f"{folder}/crt/host_config.h"]
+    own = (compiler.cxx, host.real_path(compiler.cxx), *watched_by(host, compiler.cxx))
+    done = host.trial(argv, _KERNEL, identity=(*files, *own))
+    return "" if done.ok else first_error(done)
