@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CANNOT_RUN, NOT_FOUND, TIMED_OUT = 126, 127, 124
+TRIAL_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "LM_LICENSE_FILE")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ class LocalHost:
     def run(
         self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
     ) -> Completed:
-        return _completed(argv, {**os.environ, "LC_ALL": "C"}, timeout)
+        # What the shell adds to every nvcc is not in the build, so not in an answer either.
+        env = {n: v for n, v in os.environ.items() if not n.startswith("NVCC_")}
+        return _completed(argv, {**env, "LC_ALL": "C"}, timeout)
 
     def ask_python(
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
@@ -195,12 +198,21 @@ class LocalHost:
         return tuple((w, mask) for w, mask in dict(masks).items() if len(w) > 3 and w not in public)
 
 
+def _trial_env(program: str, folder: Path) -> dict[str, str]:
+    """As in a build: of the shell only what programs need to start. CPATH and the like are left
+    out, and the program's own folder and the system's are all that PATH has."""
+    kept = {name: os.environ[name] for name in TRIAL_VARIABLES if name in os.environ}
+    path = [str(Path(program).parent), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"]
+    path += ["/sbin", "/bin"]
+    return {**kept, "PATH": ":".join(path), "LC_ALL": "C", "TMPDIR": str(folder)}
+
+
 def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, tuple[str, ...]]:
     kind = "cu" if Path(argv[0]).name.startswith("nvcc") else "cpp"
     places = {"{source}": f"trial.{kind}", "{out}": "out", "{headers}": "headers"}
     (folder / places["{source}"]).write_text(source, encoding="utf-8")
     words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
-    done = _completed(words, {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}, 120)
+    done = _completed(words, _trial_env(argv[0], folder), 120)
     plain = Completed(done.returncode, done.stdout, done.stderr.replace(f"{folder}/", ""))
     with contextlib.suppress(OSError, ValueError):
         rule = (folder / "headers").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepbuild.host import Completed, LocalHost, child_script, write_atomically
-
-# What compilers read of the environment: another value may give another answer.
-COMPILER_VARIABLES = frozenset(
-    """
-    COMPILER_PATH CPATH CPLUS_INCLUDE_PATH C_INCLUDE_PATH GCC_EXEC_PREFIX LD_LIBRARY_PATH
-    LIBRARY_PATH NVCC_APPEND_FLAGS NVCC_CCBIN NVCC_PREPEND_FLAGS PATH
-    """.split()  # noqa: SIM905 (as in record)
+from deepbuild.host import (
+    TRIAL_VARIABLES,
+    Completed,
+    LocalHost,
+    child_script,
+    write_atomically,
 )
 
 
@@ -60,7 +58,7 @@ class MemoHost(LocalHost):
 
     def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
         """A failed trial is kept as well, unless it failed for want of time, disk or memory."""
-        variables = {n: v for n, v in self.env().items() if n in COMPILER_VARIABLES}
+        variables = {n: v for n, v in self.env().items() if n in TRIAL_VARIABLES}
         key = self._key(["trial", *argv, source, json.dumps(variables, sort_keys=True)], identity)
         kept = self._answers.get(key)
         answer = _completed(kept, failed=True)

@@ -322,6 +322,13 @@ class FakeHost:
         self.files[f"{top}/compilers/bin/nvc++"] = "#!"
         return home
 
+    def into_targets(self, home: str, target: str) -> None:
+        """Move the headers and libraries of a toolkit below targets/, as NVIDIA's packages have
+        them, with links where they were."""
+        for name, below in {"include": "include", "lib64": "lib"}.items():
+            self._move(f"{home}/{name}", f"{home}/targets/{target}/{below}")
+            self.links[f"{home}/{name}"] = f"targets/{target}/{below}"
+
     def _move(self, old: str, new: str) -> None:
         for name in [name for name in self.files if name.startswith(f"{old}/")]:
             self.files[name.replace(old, new, 1)] = self.files.pop(name)
@@ -339,8 +346,10 @@ class FakeHost:
         headers: bool = True,
         user_site: str = "",
         implementation: str = "cpython",
+        cxx: str = "",
     ) -> str:
-        """An interpreter with its environment: "venv", "conda" or "system". Returns its path."""
+        """An interpreter with its environment: "venv", "conda" or "system"; `cxx` is the compiler
+        that its own sysconfig names. Returns its path."""
         short = ".".join(version.split(".")[:2])
         digits = short.replace(".", "")
         base = "/usr" if kind == "venv" else prefix
@@ -370,6 +379,7 @@ class FakeHost:
                 ],
                 "site_packages": site,
                 "libc": "glibc 2.36",
+                **({"cxx": cxx} if cxx else {}),
             }
         )
         return f"{prefix}/bin/{name}"
@@ -399,6 +409,7 @@ class FakeHost:
         self.files[f"{site}/torch/version.py"] = version_py(version, cuda)
         self.files[f"{site}/torch/include/ATen/ATen.h"] = aten_h(std)
         default = f"cu{cuda.split('.')[0]}" if cuda else "none"
+        default = default if default in _NVIDIA_LAYOUTS else "none"  # older torch brings its own
         _NVIDIA_LAYOUTS[layout or default](self, f"{site}/nvidia")
         flags = arch_flags or _arch_flags(cuda)
         facts_of_it = {"version": version, "cxx11_abi": True, "arch_flags": flags}
@@ -414,6 +425,32 @@ class FakeHost:
         )
         return str(site)
 
+    def add_distributions(self, site: str, **versions: str) -> None:
+        """Packages in a site-packages folder, as pip writes them down."""
+        for name, version in versions.items():
+            self.files[f"{site}/{name}-{version}.dist-info/METADATA"] = ""
+
+    def add_cutlass(self, include: str, version: str) -> None:
+        major, minor = version.split(".")
+        numbers = f"#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n"
+        self.files |= {
+            f"{include}/cutlass/cutlass.h": "",
+            f"{include}/cutlass/version.h": numbers,
+        }
+
+    def add_modules(self, tree: str, *names: str) -> None:
+        """An Lmod tree that MODULEPATH names; none of its modules is loaded."""
+        self.add_files(tree, [f"{name}.lua" for name in names], "-- lua")
+        before = self.variables.get("MODULEPATH", "")
+        self.variables["MODULEPATH"] = f"{before}:{tree}".strip(":")
+
+    def set_system(self, id: str, version: str, name: str, manager: str) -> None:
+        """The distribution, and the program that installs its packages."""
+        for program in ("apt-get", "dnf", "zypper"):
+            self.files.pop(f"/usr/bin/{program}", None)
+        text = f'PRETTY_NAME="{name}"\nVERSION_ID="{version}"\nID={id}\n'
+        self.files |= {"/etc/os-release": text, f"/usr/bin/{manager}": "#!"}
+
     def add_libaio(self) -> None:
         self.files["/usr/include/libaio.h"] = ""
         self.files[f"/usr/lib/{self.machine}-linux-gnu/libaio.so"] = ""
@@ -426,14 +463,22 @@ class FakeHost:
 
     # ------------------------------------------------------------ GPUs, by each of four sources
 
-    def add_gpus_nvml(self, *gpus: tuple[str, str], driver: str = "580.65.06") -> None:
+    def add_gpus_nvml(
+        self, *gpus: tuple[str, str], driver: str = "580.65.06", cuda: str = "13.0"
+    ) -> None:
+        """GPUs as (name, capability); `cuda` is the newest that the driver runs."""
         devices = tuple(
             NvmlGpu(name, capability, 80 * GIB, f"GPU-{i}{i}{i}{i}")
             for i, (name, capability) in enumerate(gpus)
         )
-        self.nvml_answer = NvmlAnswer("", driver, "13.0", devices)
+        self.nvml_answer = NvmlAnswer("", driver, cuda, devices)
 
-    def add_gpus_smi(self, *gpus: tuple[str, str, int], driver: str = "580.65.06") -> None:
+    def add_gpus_smi(
+        self,
+        *gpus: tuple[str, str, int],
+        driver: str = "580.65.06",
+        path: str = "/usr/bin/nvidia-smi",
+    ) -> None:
         """GPUs as nvidia-smi lists them; memory in MiB."""
         rows = [
             f"{i}, {name}, {capability}, {memory}, {driver}\n"
@@ -442,7 +487,7 @@ class FakeHost:
         header = f"| NVIDIA-SMI {driver}   Driver Version: {driver}   CUDA Version: 13.0  |"
         query = "--query-gpu=index,name,compute_cap,memory.total,driver_version"
         answers = {query: said("".join(rows)), "": said(header)}
-        self.add_program("/usr/bin/nvidia-smi", answers)
+        self.add_program(path, answers)
 
     def add_gpus_proc(self, *names: str, driver: str = "580.65.06") -> None:
         self.files["/proc/driver/nvidia/version"] = (
@@ -556,7 +601,7 @@ def version_py(version: str, cuda: str | None) -> str:
 def aten_h(std: int) -> str:
     return (
         "#pragma once\n\n"
-        f"#if !defined(_MSC_VER) && __cplusplus < 20{ {17: '1703', 20: '2002'}[std] }L\n"
+        f"#if !defined(_MSC_VER) && __cplusplus < 20{ {14: '1402', 17: '1703', 20: '2002'}[std] }L\n"
         f"#error C++{std} or later compatible compiler is required to use ATen.\n#endif\n"
     )
 
@@ -581,10 +626,13 @@ def _compiler_answers(family: str, version: str, broken: str, runtime: str) -> d
 
 
 def _arch_flags(cuda: str | None) -> str:
-    """What torch's wheels for a CUDA are built for (torch 2.14 for 13.x, 2.9 for 12.x)."""
+    """What torch's wheels for a CUDA are built for (torch 2.14 for 13.x, 2.9 for 12.x, 2.4 for
+    11.8, 1.12 for 10.2)."""
     if cuda is None:
         return ""
     return {
+        "10": "sm_37 sm_50 sm_60 sm_70",
+        "11": "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90",
         "12": "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90",
         "13": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
     }[cuda.split(".")[0]]

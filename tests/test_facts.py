@@ -197,7 +197,7 @@ def test_each_product_is_found_by_its_name_however_it_is_written(row):
         ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada", "8.9"),
         ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
         ("NVIDIA GB10", "NVIDIA GB10 (DGX Spark)", "12.1"),
-        ("thor", "Jetson T5000 (Thor)", "11.0"),
+        ("thor", "Jetson AGX Thor", "11.0"),
     ],
 )
 def test_what_people_and_nvidia_smi_write(query, name, capability):

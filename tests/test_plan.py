@@ -851,3 +851,29 @@ def test_same_torch_in_another_environment_is_the_same_wheel() -> None:
 def test_gpus_without_commas_are_not_taken_for_the_first(names: str) -> None:
     error = usage_error(Request(gpus=(names,)))
     assert f"--gpu {names.replace(' ', ',')}" in error.hint
+
+
+def test_few_processes_mean_few_jobs() -> None:
+    box = machine()
+    few = replace(box, resources=replace(box.resources, processes=40))
+    decision = next(each for each in planned(few).decisions if each.topic == "jobs")
+    assert decision.value == "5" and "pids.max" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("arch", "level", "flag", "simd"),
+    [
+        ("aarch64", "neoverse_v2", "-mcpu=neoverse-v2", "-D__SVE__"),
+        ("aarch64", "", "-march=armv8-a", "-D__NEON__"),
+        ("ppc64le", "power9le", "-mcpu=power9", "-D__SCALAR__"),
+        ("x86_64", "zen3", "-march=znver3", "-D__AVX256__"),
+        ("x86_64", "x86-64-v4", "-march=x86-64-v4", "-D__AVX512__"),
+    ],
+)
+def test_one_setting_drives_flag_and_macro(arch: str, level: str, flag: str, simd: str) -> None:
+    """Stock asks the CPU twice, and the two answers may differ."""
+    box = machine(gcc="13.2.0")
+    box = replace(box, system=replace(box.system, arch=arch))
+    flags = planned(box, Request(cpu=level)).flags
+    assert any(word.startswith(flag) for word in flags.cpu_flags), flags.cpu_flags
+    assert flags.simd == simd

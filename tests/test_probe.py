@@ -427,7 +427,7 @@ def test_pci_answers_last_and_counts_only_nvidia_displays() -> None:
 def test_no_gpu_is_an_answer() -> None:
     gpus = find_gpus(debian())
     assert gpus.devices == () and gpus.answered_by == "no source"
-    assert len(gpus.tried) == 4
+    assert len(gpus.tried) == 5
 
 
 def test_driver_without_gpus_is_believed() -> None:
@@ -447,7 +447,10 @@ def test_driver_without_gpus_is_believed() -> None:
         ("2, 0", [True, False, True]),
         ("0,-1,2", [True, False, False]),  # what comes after an unknown entry is hidden, as in CUDA
         ("1,7,0", [False, True, False]),
-        ("GPU-1111,GPU-2222", [True, True, True]),  # UUIDs are not resolved
+        ("GPU-1111,GPU-2222", [False, True, True]),
+        ("GPU-2", [False, False, True]),  # the beginning of one is enough
+        ("GPU-9999,GPU-1111", [False, False, False]),
+        ("MIG-1111", [True, True, True]),  # slices are not resolved
     ],
 )
 def test_visible_devices(value: str | None, visible: list[bool]) -> None:
@@ -602,3 +605,31 @@ def test_cpu_without_one_feature_of_its_model_keeps_its_level() -> None:
     assert (find_cpu(host).name, find_cpu(host).level) == ("x86-64-v4", "x86-64-v4")
     host.files["/proc/cpuinfo"] = cpuinfo_avx512()
     assert (find_cpu(host).name, find_cpu(host).level) == ("skylake_avx512", "x86-64-v4")
+
+
+def test_a_jetson_is_known_by_its_device_tree() -> None:
+    host = debian()
+    host.machine = "aarch64"
+    host.files["/proc/device-tree/model"] = "NVIDIA Jetson AGX Orin Developer Kit\0"
+    gpus = find_gpus(host)
+    assert gpus.answered_by == "device tree"
+    assert [gpu.name for gpu in gpus.devices] == ["NVIDIA Jetson AGX Orin Developer Kit"]
+    assert find_system(host, "").board == "NVIDIA Jetson AGX Orin Developer Kit"
+
+
+def test_nvidia_smi_of_wsl_is_found_beside_path() -> None:
+    host = debian()
+    host.files["/proc/version"] = "Linux version 5.15.90.1-microsoft-standard-WSL2"
+    host.add_gpus_smi(("NVIDIA GeForce RTX 4090", "8.9", 24564), path="/usr/lib/wsl/lib/nvidia-smi")
+    assert [gpu.capability for gpu in find_gpus(host).devices] == ["8.9"]
+    assert find_system(host, "").wsl
+
+
+def test_processes_left_by_the_cgroup() -> None:
+    """A login node that allows 100 processes hangs a build of many jobs."""
+    host = debian()
+    assert find_resources(host, WORK).processes is None
+    host.set_resources(64, 64 * GIB, "0::/user.slice\n")
+    folder = "/sys/fs/cgroup/user.slice"
+    host.files |= {f"{folder}/pids.max": "100\n", f"{folder}/pids.current": "60\n"}
+    assert find_resources(host, WORK).processes == 40

@@ -124,6 +124,7 @@ class Gpu(msgspec.Struct, frozen=True):
     capability: str
     memory: int
     visible: bool = True
+    uuid: str = ""
 
 
 class Gpus(msgspec.Struct, frozen=True):
@@ -197,13 +198,15 @@ class Cpu(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What this process may use, and what set the limit ("affinity mask", "cgroup v1" ...)."""
+    """What this process may use, and what set the limit ("affinity mask", "cgroup v1" ...);
+    `processes` is how many more may be started, None for no limit."""
 
     cores: int
     cores_from: str
     memory: int
     memory_from: str
     disk_free: int
+    processes: int | None = None
 
 
 class Tools(msgspec.Struct, frozen=True):

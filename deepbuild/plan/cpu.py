@@ -90,9 +90,12 @@ def _flags(target: Any, compiler: PlannedCompiler | None) -> tuple[tuple[str, ..
 
 
 def simd_macro(target: Any) -> str:
-    """DeepSpeed's own macro for a level (csrc/includes/simd.h); "" leaves what its builder says."""
+    """DeepSpeed's own macro for a level (csrc/includes/simd.h, sve.h). NEON is part of every
+    aarch64; POWER and others have no code of their own."""
+    if str(target.family) == "aarch64":
+        return "-D__SVE__" if "sve" in target else "-D__NEON__"
     if str(target.family) != "x86_64":
-        return ""
+        return "-D__SCALAR__"
     if "avx512f" in target:
         return "-D__AVX512__"
     return "-D__AVX256__" if "avx2" in target else "-D__SCALAR__"

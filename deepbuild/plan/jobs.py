@@ -1,4 +1,4 @@
-"""How many compilers at once: no more than cores, and no more than fit in memory."""
+"""How many compilers at once: no more than cores, than fit in memory, than may be started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from deepbuild.model import Decision, Machine, Request
 
 MEMORY_PER_JOB = 3 * 2**30
 """Bytes to allow for one compiler: torch's headers with nvcc peak at 2 to 3 GB a file."""
+
+PROCESSES_PER_JOB = 8
+"""A shim, nvcc, its shell, cicc or ptxas, the host compiler with cc1plus and as, and a margin."""
 
 
 def choose_jobs(machine: Machine, request: Request) -> tuple[int, int, Decision]:
@@ -16,6 +19,9 @@ def choose_jobs(machine: Machine, request: Request) -> tuple[int, int, Decision]
     by_memory = max(1, memory // MEMORY_PER_JOB)
     limits = [(here.cores, f"{here.cores} cores ({here.cores_from})")]
     limits.append((by_memory, f"{memory // 2**30} GiB at {MEMORY_PER_JOB // 2**30} GiB a compiler"))
+    if here.processes is not None:
+        count = max(1, here.processes // PROCESSES_PER_JOB)
+        limits.append((count, f"{here.processes} more processes are allowed (cgroup pids.max)"))
     if request.jobs:
         limits.append((request.jobs, "asked for with --jobs"))
     jobs, reason = min(limits)

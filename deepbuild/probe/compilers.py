@@ -204,7 +204,8 @@ def parse_family(text: str) -> str:
             return name
     if "clang" in text:
         return "clang"
-    return "gcc" if "Free Software Foundation" in text else ""
+    named = re.match(r".*?(g\+\+|c\+\+|gcc|cc)", text, re.I)  # coreutils are of the FSF as well
+    return "gcc" if named and "Free Software Foundation" in text else ""
 
 
 def parse_dumpversion(text: str) -> str:

@@ -1,5 +1,6 @@
-"""NVIDIA GPUs and their driver. Four sources are tried in turn, and the one that answered is named:
-the driver's library (NVML), nvidia-smi, /proc, and the PCI bus, which knows no names."""
+"""NVIDIA GPUs and their driver. Five sources are tried in turn, and the one that answered is named:
+the driver's library (NVML), nvidia-smi, /proc, a Jetson's device tree, and the PCI bus, which knows
+no names."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ import re
 
 from deepbuild.host import Host
 from deepbuild.model import Gpu, Gpus, replace
+from deepbuild.probe.system import find_board
 
 _QUERY = "index,name,compute_cap,memory.total,driver_version"
+_WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
 _NVIDIA_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"
 
 
 def find_gpus(host: Host) -> Gpus:
     """What GPUs there are. Not to find any is an answer, not an error."""
     tried: list[str] = []
-    for source in (_from_nvml, _from_nvidia_smi, _from_proc, _from_pci):
+    for source in (_from_nvml, _from_nvidia_smi, _from_proc, _from_device_tree, _from_pci):
         gpus = source(host, tried)
         if gpus is not None:
             return _with_visibility(replace(gpus, tried=tuple(tried)), host)
@@ -28,18 +31,23 @@ def _from_nvml(host: Host, tried: list[str]) -> Gpus | None:
     if answer.error:
         tried.append(f"NVML: {answer.error}")
         return None
-    gpus = tuple(Gpu(i, gpu.name, gpu.capability, gpu.memory) for i, gpu in enumerate(answer.gpus))
+    gpus = tuple(
+        Gpu(i, gpu.name, gpu.capability, gpu.memory, uuid=gpu.uuid)
+        for i, gpu in enumerate(answer.gpus)
+    )
     return Gpus(gpus, answer.driver, answer.cuda, "NVML", None)
 
 
 def _from_nvidia_smi(host: Host, tried: list[str]) -> Gpus | None:
-    done = host.run(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"])
+    # In WSL it lies where only Windows' own mounts are, and not on every PATH.
+    smi = _WSL_SMI if host.file_id(_WSL_SMI) else "nvidia-smi"
+    done = host.run([smi, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"])
     gpus, driver = parse_nvidia_smi(done.stdout) if done.ok else ((), "")
     if not gpus:
         said = (done.stderr or done.stdout).strip() or "no GPU listed"
         tried.append(said if said.startswith("nvidia-smi") else f"nvidia-smi: {said}")
         return None
-    header = host.run(["nvidia-smi"])
+    header = host.run([smi])
     return Gpus(gpus, driver, parse_smi_header(header.stdout), "nvidia-smi", None)
 
 
@@ -52,6 +60,15 @@ def _from_proc(host: Host, tried: list[str]) -> Gpus | None:
         return None
     gpus = tuple(Gpu(i, name, "", 0) for i, name in enumerate(names))
     return Gpus(gpus, _kernel_driver(host), "", "/proc", None)
+
+
+def _from_device_tree(host: Host, tried: list[str]) -> Gpus | None:
+    """A Jetson: its GPU is on no bus, and its older releases have neither NVML nor nvidia-smi."""
+    model = find_board(host)
+    if not model:
+        tried.append("device tree: no Jetson")
+        return None
+    return Gpus((Gpu(0, model, "", 0),), _kernel_driver(host), "", "device tree", None)
 
 
 def _from_pci(host: Host, tried: list[str]) -> Gpus | None:
@@ -73,18 +90,30 @@ def _kernel_driver(host: Host) -> str:
 
 
 def _with_visibility(gpus: Gpus, host: Host) -> Gpus:
-    """Mark what CUDA_VISIBLE_DEVICES hides. It may name indices or UUIDs; what it names after an
-    unknown entry is hidden too, as in CUDA itself. A list of UUIDs is not resolved here."""
+    """Mark what CUDA_VISIBLE_DEVICES hides. It may name indices, or UUIDs by their beginning; what
+    it names after an unknown entry is hidden too, as in CUDA itself. Slices (MIG) and UUIDs that
+    no source gave are not resolved: then all count as visible."""
     value = host.env().get("CUDA_VISIBLE_DEVICES")
-    if value is None or not re.fullmatch(r"[\s\d,\-]*", value):
+    if value is None or "MIG" in value or ("GPU-" in value and not _have_uuids(gpus)):
         return replace(gpus, visible_devices=value)
     wanted: list[int] = []
     for entry in (part.strip() for part in value.split(",")):
-        if not entry.isdigit() or int(entry) >= len(gpus.devices):
+        named = [gpu.index for gpu in gpus.devices if _is_named(gpu, entry)]
+        if len(named) != 1:
             break
-        wanted.append(int(entry))
+        wanted += named
     devices = tuple(replace(gpu, visible=gpu.index in wanted) for gpu in gpus.devices)
     return replace(gpus, devices=devices, visible_devices=value)
+
+
+def _have_uuids(gpus: Gpus) -> bool:
+    return all(gpu.uuid for gpu in gpus.devices)
+
+
+def _is_named(gpu: Gpu, entry: str) -> bool:
+    if entry.startswith("GPU-"):
+        return gpu.uuid.startswith(entry)
+    return entry.isdigit() and int(entry) == gpu.index
 
 
 def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str]:

@@ -14,10 +14,11 @@ _NO_LIMIT = 2**60  # cgroup v1 writes nearly 2**63 for "no limit"
 
 
 def find_resources(host: Host, work_folder: str) -> Resources:
-    """Cores, memory and disk. `work_folder` is where a build would write."""
+    """Cores, memory, processes and disk. `work_folder` is where a build would write."""
     cores, cores_from = min(_core_limits(host))
     memory, memory_from = min(_memory_limits(host))
-    return Resources(cores, cores_from, memory, memory_from, host.disk_free(work_folder))
+    free = host.disk_free(work_folder)
+    return Resources(cores, cores_from, memory, memory_from, free, _processes(host))
 
 
 def _core_limits(host: Host) -> list[tuple[int, str]]:
@@ -51,6 +52,17 @@ def _memory_limits(host: Host) -> list[tuple[int, str]]:
                 used -= parse_file_cache(host.read_text(f"{folder}/memory.stat") or "")
                 limits.append((max(0, most - max(0, used)), f"cgroup ({folder}/{limit})"))
     return limits + _slurm_memory(host.env())
+
+
+def _processes(host: Host) -> int | None:
+    """How many more processes the cgroup allows; None for no limit. Login nodes have small ones."""
+    left = []
+    for folder in _cgroup_folders(host, "pids", "/sys/fs/cgroup/pids"):
+        most = parse_bytes(host.read_text(f"{folder}/pids.max") or "")
+        if most is not None:
+            used = parse_bytes(host.read_text(f"{folder}/pids.current") or "") or 0
+            left.append(max(0, most - used))
+    return min(left, default=None)
 
 
 def _slurm_memory(env: Mapping[str, str]) -> list[tuple[int, str]]:

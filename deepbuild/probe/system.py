@@ -31,11 +31,11 @@ def find_system(host: Host, libc: str) -> System:
         package_manager=manager,
         root=host.is_root(),
         wsl="microsoft" in (host.read_text("/proc/version") or "").lower(),
-        board=_board(host),
+        board=find_board(host),
     )
 
 
-def _board(host: Host) -> str:
+def find_board(host: Host) -> str:
     """The model of a Jetson, as its device tree names it; "" on other machines."""
     model = (host.read_text("/proc/device-tree/model") or "").strip("\0\n ")
     return model if "Jetson" in model or host.file_id("/etc/nv_tegra_release") else ""
