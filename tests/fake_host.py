@@ -599,9 +599,10 @@ def version_py(version: str, cuda: str | None) -> str:
 
 
 def aten_h(std: int) -> str:
+    date = {14: "1402", 17: "1703", 20: "2002"}[std]
     return (
         "#pragma once\n\n"
-        f"#if !defined(_MSC_VER) && __cplusplus < 20{ {14: '1402', 17: '1703', 20: '2002'}[std] }L\n"
+        f"#if !defined(_MSC_VER) && __cplusplus < 20{date}L\n"
         f"#error C++{std} or later compatible compiler is required to use ATen.\n#endif\n"
     )
 

@@ -29,13 +29,15 @@ class ProbeArguments:
 
 @dataclass(frozen=True)
 class Case:
-    """request.json: where the record comes from, what it shows, and what is asked for."""
+    """request.json: where the record comes from, what it shows, and what is asked for. `rows` are
+    the public failure reports whose situation it is."""
 
     kind: str
     what: str
     source: str
     probe: ProbeArguments
     request: Request = field(default_factory=Request)
+    rows: tuple[str, ...] = ()
 
 
 def read_case(folder: Path) -> Case:

@@ -13,6 +13,7 @@ from machine_case import FOLDERS, planned, probed, read_case
 
 from deepbuild import codec
 from deepbuild.model import BuildPlan, Machine
+from deepbuild.plan.gpus import gpu_capability, runs_on, visible_gpus
 from deepbuild.record import ReplayHost
 
 PLAN_FIELDS = [
@@ -66,7 +67,7 @@ def test_plan_has_the_documented_fields(path: Path) -> None:
 
 def test_enough_machines_and_a_real_one() -> None:
     kinds = [read_case(folder).kind for folder in FOLDERS]
-    assert len(kinds) >= 9
+    assert kinds.count("synthetic") >= 48
     assert "recorded" in kinds
 
 
@@ -74,3 +75,52 @@ def test_nothing_private_in_records() -> None:
     for folder in FOLDERS:
         text = (folder / "host.json").read_text(encoding="utf-8")
         assert not re.search(r"(?<!\w)/(root|tmp)(?![-\w])", text), folder
+
+
+# The public failure reports that a plan on Linux can decide, each of them a machine here.
+COVERED = frozenset(
+    """
+    B01 B02 B03 B05 B06 B07 B12 B15 B16 B19 B22 B23 B24 B25 B28 B29 B30 B31 B32 B37 B39 B40 B41 B42
+    B46 B48 B49 B51 B52 B54 B55 B56 B58 B59 B60 B64 B66 B67 B69 B70 B71 B82 B86 B89 B90 B91 B95 B96
+    B97 B98 B101 B106 B108 B109 B114 B115 B121 B122 B130 B134 B135 B136 B137 B138 B142 B144 B145
+    B147 B160 B161 B167 B169 B171
+    """.split()  # noqa: SIM905 (a list of 80 quoted lines says no more)
+)
+PLANNED = [folder for folder in FOLDERS if (folder / "plan.json").exists()]
+
+
+def test_rows_of_the_reports_are_covered() -> None:
+    rows = {row for folder in FOLDERS for row in read_case(folder).rows}
+    assert all(re.fullmatch(r"B\d+", row) for row in rows)
+    assert rows >= COVERED
+
+
+@pytest.mark.parametrize("folder", PLANNED, ids=lambda folder: folder.name)
+def test_law_every_blocker_has_a_fix(folder: Path) -> None:
+    for blocker in codec.load_file(folder / "plan.json", BuildPlan).blockers:
+        assert blocker.found.strip() and blocker.wanted.strip() and blocker.fix.strip(), blocker
+
+
+def told(plan: BuildPlan) -> str:
+    """All that a plan says beside what it chose."""
+    rejected = [each for decision in plan.decisions for each in decision.rejected]
+    return "\n".join(
+        [
+            *plan.warnings,
+            *(f"{each.value}: {each.reason}" for each in rejected),
+            *(blocker.found for blocker in plan.blockers),
+        ]
+    )
+
+
+@pytest.mark.parametrize("folder", PLANNED, ids=lambda folder: folder.name)
+def test_law_every_visible_gpu_is_served_or_named(folder: Path) -> None:
+    machine = codec.load_file(folder / "machine.json", Machine)
+    plan = codec.load_file(folder / "plan.json", BuildPlan)
+    for gpu in visible_gpus(machine):
+        own = gpu_capability(gpu)
+        if own and any(runs_on(arch, own) for arch in plan.arches):
+            continue
+        # a torch without CUDA serves none of them, which is said once for all
+        names = [gpu.name, own or gpu.name, *(["GPUs"] if plan.torch.cuda is None else [])]
+        assert any(name in told(plan) for name in names), gpu

@@ -161,3 +161,5 @@ def _lend_tools(folder: Path) -> None:
             path = Path(str(distribution.locate_file(top)))
             if path.is_dir() and top not in {"..", "__pycache__"}:
                 (folder / top).symlink_to(path)
+    (folder / "cpuinfo").mkdir()
+    (folder / "cpuinfo" / "__init__.py").symlink_to(child_script("stand_in_cpuinfo"))

@@ -35,7 +35,7 @@ from deepbuild.plan.cpu import CpuChoice, choose_cpu
 from deepbuild.plan.drivers import choose_driver
 from deepbuild.plan.environ import Circumstances, environment
 from deepbuild.plan.jobs import choose_jobs
-from deepbuild.plan.ops import Surroundings, choose_ops, wanted_ops
+from deepbuild.plan.ops import Surroundings, choose_ops, no_device_code, wanted_ops
 from deepbuild.plan.parts import cutlass_home, extra_links
 from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 
@@ -107,6 +107,8 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
         *_tool_blockers(choices, wanted_ops(source, request), request),
         *op_blockers,
     ]
+    if not blockers and "auto" in request.ops:
+        blockers += no_device_code(around, ops)
     draft = _draft(machine, source, request, choices, ops)
     draft = replace(draft, extra=extra_links(draft, around.toolkit, machine, compiler))
     env = environment(draft, _circumstances(machine, torch, choices, draft))
@@ -165,7 +167,7 @@ def _draft(
         env={},
         jobs=jobs,
         memory=memory,
-        decisions=_decisions(python, torch, source, choices, jobs_decision),
+        decisions=_decisions(machine, source, choices, jobs_decision),
         blockers=(),
         warnings=_warnings(choices, machine, request),
         allow_missing=request.allow_missing,
@@ -175,8 +177,9 @@ def _draft(
 
 
 def _decisions(
-    python: Interpreter, torch: Torch, source: Source, choices: _Choices, jobs: Decision
+    machine: Machine, source: Source, choices: _Choices, jobs: Decision
 ) -> tuple[Decision, ...]:
+    python, torch = require_torch(machine)
     cuda = f"CUDA {torch.cuda}" if torch.cuda else "without CUDA"
     found = [
         Decision("DeepSpeed", source.version, source.origin, source.digest),
@@ -188,7 +191,16 @@ def _decisions(
     found.append(choices.compiler.decision)
     if torch.cuda:
         found.append(choices.arches.decision)
-    return (*found, *choices.driver, choices.cpu.decision, jobs)
+    return (*found, *choices.driver, choices.cpu.decision, jobs, *_shell(machine))
+
+
+def _shell(machine: Machine) -> tuple[Decision, ...]:
+    """What in the shell would mislead a build by hand: told, since the build uses none of it."""
+    bad = [finding for finding in machine.shell if not finding.ok]
+    if not bad:
+        return ()
+    told = "\n".join(f"{finding.subject}: {finding.found}" for finding in bad)
+    return (Decision("shell", f"not used: {', '.join(f.subject for f in bad)}", told),)
 
 
 def _warnings(choices: _Choices, machine: Machine, request: Request) -> tuple[str, ...]:

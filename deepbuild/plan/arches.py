@@ -77,7 +77,7 @@ def choose_arches(
     if wanted.said_by == "GPUs" and arches:  # one card does not stop the others
         blockers = []
     if not arches and not blockers:
-        blockers.append(_nothing_left(toolkit, wanted.arches, wanted.evidence))
+        blockers.append(_nothing_left(around, wanted))
     warnings = [*suffix_warnings, *_bf16_warning(arches), *_torch_warning(arches, torch)]
     if arches and not (request.arches or request.gpus):
         warnings += unserved_gpus(machine, arches)
@@ -269,20 +269,22 @@ def _blocker(around: _Around, arch: str, refusal: str) -> Blocker:
     return Blocker("ARCH_REFUSED", found, wanted, _way_out(around.toolkit, arch))
 
 
-def _nothing_left(toolkit: Toolkit | None, wanted: tuple[str, ...], evidence: str) -> Blocker:
-    known = ", ".join(sorted(_known_to(toolkit), key=Version))
+def _nothing_left(around: _Around, wanted: _Wanted) -> Blocker:
+    known = ", ".join(sorted(_known_to(around.toolkit), key=Version))
     found = "no GPU here, and torch names no arch"
     fix = 'name them: --arch "8.0;9.0" or --gpu a100,h100'
-    if wanted:
-        found = f"{', '.join(wanted)} (from {evidence}): {_refused_by(toolkit, wanted[-1])}"
-        fix = f"{_way_out(toolkit, wanted[-1])};\nfor other GPUs, {fix}"
+    if wanted.arches:
+        last = wanted.arches[-1]
+        found = f"{', '.join(wanted.arches)} (from {wanted.evidence}): {_refusal(last, around)}"
+        fix = f"{_blocker(around, last, '').fix};\nfor other GPUs, {fix}"
     least = f"at least one arch that nvcc builds for ({known})" if known else "at least one arch"
     return Blocker("NO_ARCH", found, least, fix)
 
 
 def _without_suffix(arches: tuple[str, ...], release: str) -> tuple[tuple[str, ...], list[str]]:
     suffixed = [arch for arch in arches if re.search(r"[af](\+PTX)?$", arch)]
-    if not suffixed or Version(Version(release).base_version) < _SUFFIX_BREAKS_FROM:
+    number_of = Version(Version(release).base_version)
+    if not suffixed or _TWO_DIGITS_FROM <= number_of < _SUFFIX_BREAKS_FROM:
         return arches, []
     plain = [number(arch) + ("+PTX" if arch.endswith("+PTX") else "") for arch in arches]
     names = ", ".join(suffixed)

@@ -25,6 +25,7 @@ from deepbuild.plan import fixes
 # The oldest gcc whose -std=c++NN torch's headers compile with: c10 refuses gcc below 9
 # ("We need GCC 9 or later"), and gcc 9 does not know -std=c++20.
 _OLDEST_GCC = {14: 5, 17: 9, 20: 10}
+INSISTED = "another one is insisted on with --cxx"
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,11 @@ def _unfit(each: Compiler, around: _Around) -> str:
     """Why a compiler cannot serve, "" if it can."""
     request = around.request
     if request.cxx and each.found_by != "--cxx" and each.cxx != request.cxx:
-        return "another one is insisted on with --cxx"
-    if each.family not in {"gcc", "clang"}:
-        return "neither gcc nor clang: nvcc and torch take no other host compiler on Linux"
+        return INSISTED
     if each.broken:
         return each.broken
+    if each.family not in {"gcc", "clang"}:
+        return "neither gcc nor clang: nvcc and torch take no other host compiler on Linux"
     if not each.cc:
         return "its C half is missing"
     return _version_unfit(each, around) or _failed_trial(each, around)
@@ -249,7 +250,8 @@ def _no_compiler(around: _Around, refusals: dict[str, str]) -> CompilerChoice:
         fix = f"leave --cxx away: {_named(others[0])} at {others[0].cxx} fits"
     blocker = Blocker(
         "NO_COMPILER",
-        "; ".join(f"{each.value}: {each.reason}" for each in rejected) or "no g++ or clang++",
+        "; ".join(f"{e.value}: {e.reason}" for e in rejected if e.reason != INSISTED)
+        or "no g++ or clang++",
         f"a C and C++ compiler that {_accepted_by(around)} accept",
         fix,
     )

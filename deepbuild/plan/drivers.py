@@ -21,7 +21,9 @@ def choose_driver(
     """
     row = facts.driver_row(cuda)
     ptx = [arch for arch in arches if arch.endswith("+PTX")]
-    least = (row.same_release if ptx else row.minor_floor) if row else None
+    # Where one of the two is not known, the other is nearer than nothing.
+    wanted = (row.same_release, row.minor_floor) if row else (None, None)
+    least = (wanted if ptx else wanted[::-1])[0] or wanted[0] or wanted[1]
     needs = least or "unknown"
     if ptx:
         reason = f"{', '.join(ptx)}: PTX needs the driver of CUDA {cuda} itself, or a newer one"

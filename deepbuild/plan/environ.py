@@ -64,9 +64,10 @@ def _cuda(
     }
     if toolkit.version != cuda:
         # DeepSpeed's own table of minor versions that go together ends at CUDA 12.
-        env["DS_SKIP_CUDA_CHECK"] = EnvVar(
-            "1", f"nvcc {toolkit.version} and torch's CUDA {cuda} share their major version"
-        )
+        same = toolkit.version.partition(".")[0] == (cuda or "").partition(".")[0]
+        reason = "share their major version" if same else "differ, as --allow-cuda-mismatch allows"
+        said = f"nvcc {toolkit.version} and torch's CUDA {cuda} {reason}"
+        env["DS_SKIP_CUDA_CHECK"] = EnvVar("1", said)
     return env
 
 

@@ -90,6 +90,23 @@ def wanted_ops(source: Source, request: Request) -> tuple[Op, ...]:
     return tuple(op for op in source.ops if auto or op.name in requested)
 
 
+def no_device_code(around: Surroundings, planned: tuple[PlannedOp, ...]) -> list[Blocker]:
+    """A blocker where "auto" would leave out every op with device code: a wheel of the rest is
+    not what anybody with a CUDA torch means, and must be asked for by name."""
+    built = {op.name for op in planned if op.verdict == "build"}
+    with_code = [op for op in around.source.ops if _has_device_code(op)]
+    if around.source.accelerator != "cuda" or not with_code or built & {o.name for o in with_code}:
+        return []
+    obstacles = [obstacle for op in with_code if (obstacle := find_obstacle(op, around))]
+    if not obstacles:
+        return []
+    common = max(obstacles, key=lambda one: sum(one.reason == each.reason for each in obstacles))
+    rest = ",".join(sorted(built)) or "none"
+    fix = f"{common.fix}\nor name what is left: --ops {rest}"
+    found = f"no op with device code can be built, mostly since {common.reason}"
+    return [Blocker("NO_CUDA_OP", found, common.wanted, fix)]
+
+
 def _unknown(word: str, names: list[str], source: Source) -> UsageError:
     by_variable = {op.build_var.removeprefix("DS_BUILD_").lower(): op.name for op in source.ops}
     near = by_variable.get(word.lower().removeprefix("ds_build_"), "")

@@ -22,6 +22,7 @@ from deepbuild.model import (
 )
 from deepbuild.plan import fixes
 
+INSISTED = "another one is insisted on with --cuda-home"
 _CU = re.compile(r"^cu\d+$")
 _BESIDE_CUDA = {"cudnn", "cusparselt", "nccl", "nvshmem"}
 _PROGRAMS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
@@ -131,7 +132,7 @@ def _refusal(kit: Toolkit, torch: Torch, request: Request) -> str:
     """Why a toolkit cannot serve, "" if it can."""
     names = ("--cuda-home", request.cuda_home.rstrip("/"))
     if request.cuda_home and not {kit.home, *kit.found_by}.intersection(names):
-        return "another one is insisted on with --cuda-home"
+        return INSISTED
     if request.toolkit not in {"", "auto", kit.version}:
         return f"CUDA {request.toolkit} is asked for with --toolkit"
     if not _same_major(kit, torch) and not request.allow_cuda_mismatch:
@@ -201,7 +202,9 @@ def _no_toolkit(
         *(Rejected(_label(kit), refusals[kit.home]) for kit in machine.toolkits),
         *(Rejected(problem.subject, problem.found) for problem in machine.problems),
     )
-    seen = "; ".join(f"{each.value}: {each.reason}" for each in rejected)
+    named = [each for each in rejected if request.cuda_home in each.value]
+    told = [each for each in named or rejected if each.reason != INSISTED]
+    seen = "; ".join(f"{each.value}: {each.reason}" for each in told)
     reason = "no toolkit on this machine can build for this torch"
     asked = request.toolkit if request.toolkit not in {"", "auto"} else torch.cuda
     blocker = Blocker(

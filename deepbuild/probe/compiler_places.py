@@ -49,18 +49,20 @@ def is_cache(host: Host, path: str) -> bool:
 
 def _named(host: Host, insisted: str) -> Iterator[tuple[str, str]]:
     if insisted:
-        yield _path(host, insisted), INSISTED
+        yield _cxx_at(host, insisted), INSISTED
     for variable in VARIABLES:
         name = program(host.env().get(variable, ""))
-        if not name:
-            continue
-        found = _path(host, name)
-        if host.list_dir(found):  # NVCC_CCBIN may be a folder
-            found = f"{found.rstrip('/')}/g++"
-        if variable == "CC":
-            found = _cxx_of(found)
+        found = _cxx_at(host, name) if name else ""
         if found and not is_cache(host, found):
             yield found, variable
+
+
+def _cxx_at(host: Host, name: str) -> str:
+    """The C++ compiler that somebody means: by its folder or its C half as well."""
+    path = _path(host, name)
+    if host.list_dir(path):
+        return f"{path.rstrip('/')}/g++"
+    return _cxx_of(path) or path
 
 
 def program(value: str) -> str:

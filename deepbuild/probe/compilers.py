@@ -107,9 +107,14 @@ def _compiler(driver: _Driver, found_by: str, own_python: str, prefix: str) -> C
     family = parse_family(banner.stdout)
     version = parse_dumpversion(driver.ask("-dumpfullversion", "-dumpversion").stdout)
     cc = c_half(host, cxx)
-    broken = _unusable(driver, banner, version) or _other_half(host, cc, version)
-    if broken or family not in {"gcc", "clang"}:
-        return Compiler(family or "unknown", version, cc, cxx, found_by, broken)
+    if not banner.ok:
+        error = f"does not start: {first_error(banner)}"
+        return Compiler(family or "unknown", version, cc, cxx, found_by, error)
+    if family not in {"gcc", "clang"}:
+        return Compiler(family or "unknown", version, cc, cxx, found_by)
+    broken = _other_half(host, cc, version) if version else "it names no version"
+    if broken:
+        return Compiler(family, version, cc, cxx, found_by, broken)
     driver = _Driver(host, cxx, driver.real, watched_by(host, cxx))
     std, said = _newest_standard(driver)
     if not std:
@@ -130,12 +135,6 @@ def _libaio_of(driver: _Driver, prefix: str) -> str:
     source, flag = TRIALS["libaio"]
     folders = (f"-I{prefix}/include", f"-L{prefix}/lib")
     return "" if driver.try_out(source, *folders, flag) else prefix
-
-
-def _unusable(driver: _Driver, banner: Completed, version: str) -> str:
-    if banner.ok and version:
-        return ""
-    return f"does not start: {first_error(banner)}"
 
 
 def _other_half(host: Host, cc: str, version: str) -> str:

@@ -46,7 +46,7 @@ def _numbers(
     others = [f"torch was built with CUDA {cuda}" if cuda else "", driver]
     found = "; ".join(filter(None, [f"{nvcc}: {said}" if nvcc else said, *others]))
     major = (cuda or "").partition(".")[0]
-    fits = cuda is None or (kit is not None and kit.version.partition(".")[0] == major)
+    fits = not nvcc or cuda is None or bool(kit and kit.version.partition(".")[0] == major)
     yield Finding("nvcc on PATH", fits, found)
 
 

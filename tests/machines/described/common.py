@@ -1,4 +1,4 @@
-"""What the descriptions share: a described machine, and the systems that most of them start from."""
+"""What the descriptions share: a described machine, and the systems that most start from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fake_host import FakeHost, debian
 from deepbuild.model import Request
 
 VENV = "/home/user/venv"
+# torch up to 2.0 for CUDA 11.7 and older: no code for 9.0
+BEFORE_HOPPER = "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86"
 SITE = f"{VENV}/lib/python3.11/site-packages"
 ENV = "/home/user/miniforge3/envs/train"
 ENV_SITE = f"{ENV}/lib/python3.10/site-packages"
@@ -42,12 +44,26 @@ def with_torch(
 
 
 def ubuntu(
-    version: str, torch: str, cuda: str | None, *, gcc: str = "11.4.0", arch_flags: str = ""
+    version: str,
+    torch: str,
+    cuda: str | None,
+    *,
+    gcc: str = "11.4.0",
+    arch_flags: str = "",
+    min_cxx_std: int = 0,
+    table: bool = False,
 ) -> FakeHost:
     """Ubuntu with torch in a virtual environment, and no toolkit."""
     host = debian(gcc=gcc)
     host.set_system("ubuntu", version, f"Ubuntu {version}", "apt-get")
-    host.add_torch(host.add_python(VENV), torch, cuda, arch_flags=arch_flags)
+    host.add_torch(
+        host.add_python(VENV),
+        torch,
+        cuda,
+        arch_flags=arch_flags,
+        min_cxx_std=min_cxx_std,
+        table=table,
+    )
     return host
 
 
@@ -75,9 +91,7 @@ def conda_env(
     host.set_system("ubuntu", "22.04", "Ubuntu 22.04", "apt-get")
     python = host.add_python(ENV, "3.10.14", kind="conda")
     host.files[f"{ENV}/conda-meta/history"] = ""
-    host.add_torch(
-        python, torch, cuda, layout=layout, arch_flags=arch_flags, runtime=runtime
-    )
+    host.add_torch(python, torch, cuda, layout=layout, arch_flags=arch_flags, runtime=runtime)
     host.variables |= {"CONDA_PREFIX": ENV, "PATH": f"{ENV}/bin:/usr/local/bin:/usr/bin"}
     return host
 

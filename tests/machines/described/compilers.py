@@ -3,6 +3,9 @@ does not load."""
 
 from __future__ import annotations
 
+from fake_host import FakeHost, debian, said
+
+from deepbuild.model import Request
 from described.common import (
     ENV,
     LAST_OF_0_18,
@@ -15,9 +18,6 @@ from described.common import (
     ubuntu,
     with_torch,
 )
-from fake_host import FakeHost, debian, said
-
-from deepbuild.model import Request
 
 _ADAM = ("cpu_adam", "fused_adam")
 
@@ -96,7 +96,7 @@ def gcc_toolset() -> FakeHost:
 
 def conda_gcc_hides_system() -> FakeHost:
     """libaio is installed, and the only compiler that fits does not look where."""
-    host = conda_env("2.4.1+cu121", "12.1", gcc="13.2.0", runtime="3.4.32")
+    host = conda_env("2.4.1+cu121", "12.1", gcc="13.2.0", runtime="3.4.30")
     add_conda_gcc(host, "12.4.0")
     host.add_conda_toolkit("12.1", ENV)
     host.add_libaio()
@@ -145,9 +145,7 @@ def two_gccs_and_old_libstdcxx() -> FakeHost:
 
 
 def clang_that_torch_refuses() -> FakeHost:
-    host = debian(gcc="")
-    host.set_system("ubuntu", "24.04", "Ubuntu 24.04", "apt-get")
-    host.add_torch(host.add_python(VENV), "2.9.1+cu126", "12.6", table=True)
+    host = ubuntu("24.04", "2.9.1+cu126", "12.6", gcc="", table=True)
     host.add_compiler("18.1.3", family="clang", default=True)
     host.files["/usr/lib/llvm-18/lib/clang/omp.h"] = ""
     host.add_toolkit("12.6", link="/usr/local/cuda")
@@ -155,20 +153,14 @@ def clang_that_torch_refuses() -> FakeHost:
 
 
 def gcc_that_only_torch_takes() -> FakeHost:
-    host = debian(gcc="")
-    host.set_system("ubuntu", "24.04", "Ubuntu 24.04", "apt-get")
-    host.add_torch(host.add_python(VENV), "2.4.1+cu121", "12.1", table=True)
-    host.add_compiler("13.2.0", default=True)
+    host = ubuntu("24.04", "2.4.1+cu121", "12.1", gcc="13.2.0", table=True)
     host.add_toolkit("12.3", link="/usr/local/cuda")
     return host
 
 
 def cuda_10() -> FakeHost:
     """A V100 station that stayed with its torch; nvcc 10.2 cannot list what it compiles for."""
-    host = ubuntu("22.04", "1.12.1+cu102", "10.2", gcc="12.3.0")
-    host.files[f"{VENV}/lib/python3.11/site-packages/torch/include/ATen/ATen.h"] = (
-        "#if !defined(_MSC_VER) && __cplusplus < 201402L\n#error C++14 or later\n#endif\n"
-    )
+    host = ubuntu("22.04", "1.12.1+cu102", "10.2", gcc="12.3.0", min_cxx_std=14)
     host.add_compiler("7.5.0")
     home = host.add_toolkit("10.2", link="/usr/local/cuda")
     unknown = "nvcc fatal   : Unknown option '-list-gpu-arch'"

@@ -3,12 +3,14 @@ the parts that were left out."""
 
 from __future__ import annotations
 
+from fake_host import FakeHost, debian
+
+from deepbuild.model import Request
 from described.common import (
+    BEFORE_HOPPER,
     ENV,
-    ENV_SITE,
     LAST_OF_0_18,
     OLD,
-    SITE,
     VENV,
     Described,
     add_conda_gcc,
@@ -16,11 +18,7 @@ from described.common import (
     enterprise,
     ubuntu,
 )
-from fake_host import FakeHost, debian
 
-from deepbuild.model import Request
-
-OF_CUDA_11_7 = "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86"
 _TREE = "/apps/easybuild/modules/all"
 
 
@@ -28,8 +26,7 @@ def old_distribution_nvcc() -> FakeHost:
     """The distribution's package is on PATH, NVIDIA's own is not."""
     host = ubuntu("18.04", "2.0.1+cu118", "11.8", gcc="7.5.0")
     host.add_compiler("9.4.0")
-    old = host.add_distribution_toolkit("9.1")
-    host.programs[f"{old}/bin/nvcc", "--list-gpu-arch"] = host.programs["/usr/bin/nvcc", "--dryrun"]
+    host.add_distribution_toolkit("9.1")
     host.add_toolkit("11.8")
     return host
 
@@ -59,7 +56,7 @@ def apt_runtime_only() -> FakeHost:
 
 def conda_without_curand() -> FakeHost:
     """A partial CUDA 11.2 in conda; the torch of conda brings no headers."""
-    host = conda_env("2.0.1", "11.7", arch_flags=OF_CUDA_11_7)
+    host = conda_env("2.0.1", "11.7", arch_flags=BEFORE_HOPPER)
     host.add_conda_toolkit("11.2", ENV)
     without_dev_packages(host, f"{ENV}/targets/x86_64-linux", "curand_kernel.h", "cusparse.h")
     return host
@@ -75,7 +72,7 @@ def conda_without_cusparse() -> FakeHost:
 
 def conda_lib() -> FakeHost:
     """Libraries in lib and targets/, no lib64, which torch and DeepSpeed name to the linker."""
-    host = conda_env("1.13.1", "11.7", gcc="9.4.0", arch_flags=OF_CUDA_11_7)
+    host = conda_env("1.13.1", "11.7", gcc="9.4.0", arch_flags=BEFORE_HOPPER)
     host.add_conda_toolkit("11.7", ENV)
     return host
 
@@ -90,7 +87,7 @@ def conda_with_gds() -> FakeHost:
 
 
 def old_libc_with_gds() -> FakeHost:
-    """Before glibc 2.34 dlopen is in a library of its own, which DeepSpeed's probe does not name."""
+    """Before glibc 2.34 dlopen has a library of its own, which DeepSpeed's probe does not name."""
     host = ubuntu("20.04", "2.6.0+cu124", "12.4", gcc="9.4.0")
     host.add_toolkit("12.4", link="/usr/local/cuda")
     host.add_gpus_nvml(("NVIDIA A10", "8.6"), driver="535.183.01", cuda="12.2")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from fake_host import FakeHost, debian
+
+from deepbuild.model import Request
 from described.common import (
+    BEFORE_HOPPER,
     ENV,
     LAST_OF_0_18,
     OLD,
@@ -12,11 +16,6 @@ from described.common import (
     ubuntu,
     with_torch,
 )
-from fake_host import FakeHost, debian
-
-from deepbuild.model import Request
-
-OF_CUDA_11_7 = "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86"
 
 
 def two_toolkits() -> FakeHost:
@@ -51,7 +50,7 @@ def conda() -> FakeHost:
 
 def cuda_12_for_cu117() -> FakeHost:
     """torch 2.0 has no build for CUDA 12: another toolkit, or a newer torch."""
-    host = ubuntu("22.04", "2.0.1+cu117", "11.7", arch_flags=OF_CUDA_11_7)
+    host = ubuntu("22.04", "2.0.1+cu117", "11.7", arch_flags=BEFORE_HOPPER)
     host.add_toolkit("12.0", link="/usr/local/cuda")
     return host
 
@@ -65,9 +64,17 @@ def cuda_12_for_cu118() -> FakeHost:
 
 def left_over_first() -> FakeHost:
     """Variables and PATH still lead to the CUDA of years ago."""
-    host = ubuntu("20.04", "1.12.1+cu113", "11.3", gcc="9.4.0", arch_flags=OF_CUDA_11_7)
+    host = ubuntu(
+        "20.04",
+        "1.12.1+cu113",
+        "11.3",
+        gcc="9.4.0",
+        arch_flags=BEFORE_HOPPER,
+        min_cxx_std=14,
+    )
     old = host.add_toolkit("9.2", gcc_max=7, arches=("3.0", "3.5", "5.0", "6.0", "6.1", "7.0"))
     host.add_toolkit("11.3")
+    host.files[f"{old}/lib64/libcudart.so.9.2"] = ""
     path = f"{old}/bin:{host.variables['PATH']}"
     host.variables |= {"CUDA_HOME": old, "PATH": path, "LD_LIBRARY_PATH": f"{old}/lib64"}
     return host
@@ -79,6 +86,7 @@ def many_toolkits() -> FakeHost:
     for version in ("10.2", "11.0", "11.8", "12.1"):
         host.add_toolkit(version)
     host.links["/usr/local/cuda"] = newest = "/usr/local/cuda-12.1"
+    host.files[f"{newest}/lib64/libcudart.so.12"] = ""
     path = f"{newest}/bin:{host.variables['PATH']}"
     host.variables |= {"PATH": path, "LD_LIBRARY_PATH": f"{newest}/lib64"}
     return host
@@ -86,7 +94,7 @@ def many_toolkits() -> FakeHost:
 
 def driver_says_12() -> FakeHost:
     """nvidia-smi shows the CUDA of the driver; the one that counts is nvcc's."""
-    host = ubuntu("22.04", "1.13.1+cu117", "11.7", arch_flags=OF_CUDA_11_7)
+    host = ubuntu("22.04", "1.13.1+cu117", "11.7", arch_flags=BEFORE_HOPPER)
     host.add_toolkit("11.7", link="/usr/local/cuda")
     host.variables["PATH"] = f"/usr/local/cuda/bin:{host.variables['PATH']}"
     host.add_gpus_nvml(("NVIDIA A100-SXM4-40GB", "8.0"), driver="535.104.05", cuda="12.2")
