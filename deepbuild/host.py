@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import shutil
 import signal
 import stat
@@ -83,8 +84,9 @@ class Host(Protocol):
 
     def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
         """Compile a small text in a folder that is thrown away: "{source}" and "{out}" in argv
-        stand for its file and for where results may go. Given `identity`, an earlier answer holds
-        while these files and folders, and all headers that were read, are unchanged."""
+        stand for its file and for the result. stdout of the answer is the newest GLIBCXX version
+        that the result needs. Given `identity`, an earlier answer holds while these files and
+        folders, and all headers that were read, are unchanged."""
         ...
 
     def which(self, name: str) -> str: ...
@@ -198,6 +200,14 @@ class LocalHost:
         return tuple((w, mask) for w, mask in dict(masks).items() if len(w) > 3 and w not in public)
 
 
+def newest_glibcxx(file: Path) -> str:
+    """The newest GLIBCXX version that a shared library names ("3.4.30"), "" for none."""
+    with contextlib.suppress(OSError):
+        numbers = re.findall(rb"GLIBCXX_3\.4\.(\d+)\0", file.read_bytes())
+        return f"3.4.{max(map(int, numbers))}" if numbers else ""
+    return ""
+
+
 def _trial_env(program: str, folder: Path) -> dict[str, str]:
     """As in a build: of the shell only what programs need to start. CPATH and the like are left
     out, and the program's own folder and the system's are all that PATH has."""
@@ -213,7 +223,8 @@ def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, t
     (folder / places["{source}"]).write_text(source, encoding="utf-8")
     words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
     done = _completed(words, _trial_env(argv[0], folder), 120)
-    plain = Completed(done.returncode, done.stdout, done.stderr.replace(f"{folder}/", ""))
+    level = newest_glibcxx(folder / "out") if done.ok else ""
+    plain = Completed(done.returncode, level, done.stderr.replace(f"{folder}/", ""))
     with contextlib.suppress(OSError, ValueError):
         rule = (folder / "headers").read_text(encoding="utf-8").replace("\\\n", " ")
         return plain, tuple(word for word in rule.split()[1:] if not word.startswith(str(folder)))

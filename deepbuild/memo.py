@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,13 @@ from deepbuild.host import (
     LocalHost,
     child_script,
     write_atomically,
+)
+
+# Failures that say nothing of the compiler: the disk, the memory or the processes ran out.
+_FOR_WANT = re.compile(
+    r"No space left|emory exhausted|out of memory|allocate memory|Killed|temporarily unavailable"
+    r"|Disk quota|Too many open files",
+    re.IGNORECASE,
 )
 
 
@@ -34,7 +42,7 @@ class MemoHost(LocalHost):
     def __post_init__(self) -> None:
         try:
             answers = json.loads(self.store.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return
         if isinstance(answers, dict):
             self._answers = answers
@@ -65,7 +73,7 @@ class MemoHost(LocalHost):
         if answer and isinstance(kept, dict) and self._unchanged(kept.get("headers")):
             return answer
         answer, headers = self.trial_with_headers(argv, source)
-        if answer.returncode in {0, 1, 2} and "No space left" not in answer.stderr:
+        if answer.returncode in {0, 1, 2} and not _FOR_WANT.search(answer.stderr):
             seen = {path: self._stamp(path) for path in headers}
             self._answers[key], self._new = {**asdict(answer), "headers": seen}, True
         return answer
@@ -101,7 +109,7 @@ class MemoHost(LocalHost):
         """Keep what was learned; a second process's answers may be lost, never mixed up."""
         if not self._new:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):  # Path.resolve raises it for a loop
             self.store.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.store, json.dumps(self._answers))
             self._new = False

@@ -104,8 +104,6 @@ class FakeHost:
     def ask_python(
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
     ) -> Completed:
-        if script == "libstdcxx":
-            return answer({"path": args[0], "level": self.files[args[0]]})
         if self.file_id(python) is None:
             return said("", f"{python}: no such program", NOT_FOUND)
         return self.answers[python, script]
@@ -116,7 +114,15 @@ class FakeHost:
             error = self._kernel_error(real, argv[argv.index("-ccbin") + 1])
         else:
             error = self._trial_error(self.compilers[real], argv, source)
-        return said("", error, 1) if error else said()
+        return said("", error, 1) if error else said(self._glibcxx(argv[0]))
+
+    def _glibcxx(self, cxx: str) -> str:
+        """What code of a compiler needs: its own gcc's level, or that of clang's libstdc++."""
+        compiler = self.compilers.get(self.real_path(cxx))
+        if compiler is None:
+            return ""
+        own = facts.glibcxx_of_gcc(compiler.major) if compiler.family == "gcc" else ""
+        return own or self.files.get(f"/usr/lib/{self.machine}-linux-gnu/libstdc++.so.6", "")
 
     def _kernel_error(self, nvcc: str, cxx: str) -> str:
         """As the real crt/host_config.h would say; then whatever the nvcc itself is broken by."""

@@ -719,6 +719,9 @@ sources = st.sampled_from([CUDA, OLD, "deepspeed-0.19.6-cuda"])
 
 
 def plan_of(where: Machine, source: str, request: Request) -> BuildPlan:
+    """A plan, with what cannot be meant of this machine left out of the request."""
+    if where.system.arch != "x86_64":
+        request = replace(request, cpu="")
     if where.torch and where.torch.cuda is None:
         names = {entry.name for entry in read_source(CPU).ops} | {"auto"}
         ops = tuple(name for name in request.ops if name in names) or ("auto",)
@@ -811,7 +814,7 @@ def test_law_no_two_plans_share_a_name_or_an_id(one: BuildPlan, other: BuildPlan
     "change",
     [
         Request(ops=("cpu_adam", "utils")),
-        Request(ops=("cpu_adam",), arches=("9.0",)),
+        Request(ops=("fused_adam",), arches=("9.0",)),
         Request(ops=("cpu_adam",), cpu="x86-64-v2"),
         Request(ops=("cpu_adam",), debug_info=True),
     ],

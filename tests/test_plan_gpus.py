@@ -57,9 +57,12 @@ def test_gpu_newer_than_every_arch_gets_the_right_direction() -> None:
         cuda="12.6",
         toolkit="12.6",
     )
-    assert "install a newer torch first" in blocker(planned(new), "TORCH_ARCH").fix
+    assert "install torch 2.7 or newer, for CUDA 12.8 or newer first" in (
+        blocker(planned(new), "TORCH_ARCH").fix
+    )
     old = machine(lambda host: host.add_gpus_nvml(("Tesla V100-SXM2-32GB", "7.0")))
-    assert blocker(planned(old), "NO_ARCH").fix.startswith("an older CUDA toolkit")
+    fix = blocker(planned(old), "NO_ARCH").fix
+    assert fix.startswith("an older CUDA toolkit (up to 12.9), and a torch for it (up to torch")
 
 
 def with_packs(box: Machine, *packs: NvidiaPackage) -> Machine:

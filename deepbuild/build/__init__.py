@@ -99,7 +99,7 @@ def _still_there(plan: BuildPlan) -> None:
         tools |= {"C compiler": plan.compiler.cc, "C++ compiler": plan.compiler.cxx}
     if plan.toolkit:
         tools["nvcc"] = plan.toolkit.nvcc
-        tools["CUDA headers"] = (*plan.toolkit.include, plan.toolkit.home)[0]
+        tools |= {"CUDA headers": folder for folder in plan.toolkit.include[:1]}  # noqa: B035
     tools |= {name.rpartition("/")[2]: path for name, path in plan.extra.items()}
     gone = [f"no {what} at {path}" for what, path in tools.items() if not Path(path).exists()]
     if not gone:

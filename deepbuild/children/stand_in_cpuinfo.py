@@ -1,5 +1,5 @@
-"""Stands in for py-cpuinfo in a build: DeepSpeed's builders ask it for -march and a SIMD macro, which
-the shims then replace by the planned ones. Without any, releases up to 0.19.6 fail on ARM."""
+"""Stands in for py-cpuinfo in a build: DeepSpeed's builders ask it for -march and a SIMD macro,
+which the shims then replace by the planned ones. Without any, releases up to 0.19.6 fail on ARM."""
 
 import platform
 from typing import Dict

@@ -99,6 +99,15 @@ def first_cuda_for(arch: str) -> str | None:
     return next((row.cuda for row in nvcc_arch_rows() if arch in row.archs), None)
 
 
+def last_cuda_for(arch: str) -> str | None:
+    """The newest toolkit of the table that compiles for a capability; None where none does.
+
+    >>> last_cuda_for("7.0"), last_cuda_for("99.0")
+    ('12.9', None)
+    """
+    return next((row.cuda for row in reversed(nvcc_arch_rows()) if arch in row.archs), None)
+
+
 @cache
 def driver_rows() -> tuple[DriverRow, ...]:
     """Every row, oldest toolkit first (source: installer names and NVIDIA's compatibility page)."""

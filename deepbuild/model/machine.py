@@ -174,7 +174,8 @@ class Compiler(msgspec.Struct, frozen=True):
     recognised); `cc` is "" if its C half is missing. `cxx_std` is the newest standard that it was
     seen to compile and link (20, 17), 0 with `broken` saying why not. `lacks` holds what else was
     tried in vain ("openmp", "libaio") with the compiler's words; `libaio_from` is the prefix that
-    holds libaio where it does not find it by itself; `runtime` is its libstdc++."""
+    holds libaio where it does not find it by itself. `glibcxx` is the newest symbol version of
+    libstdc++ that its code was seen to need ("3.4.30")."""
 
     family: str
     version: str
@@ -185,7 +186,7 @@ class Compiler(msgspec.Struct, frozen=True):
     cxx_std: int = 0
     lacks: dict[str, str] = {}
     libaio_from: str = ""
-    runtime: Runtime | None = None
+    glibcxx: str = ""
 
 
 class Cpu(msgspec.Struct, frozen=True):

@@ -35,14 +35,14 @@ from deepbuild.plan.cpu import CpuChoice, choose_cpu
 from deepbuild.plan.drivers import choose_driver
 from deepbuild.plan.environ import Circumstances, environment
 from deepbuild.plan.jobs import choose_jobs
-from deepbuild.plan.ops import Surroundings, choose_ops, no_device_code, wanted_ops
+from deepbuild.plan.needs import Surroundings
+from deepbuild.plan.ops import choose_ops, no_device_code, wanted_ops
 from deepbuild.plan.parts import cutlass_home, extra_links
 from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 
 __all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
-_NO_GPU_OPS = "There or asked for are GPUs, but torch has no CUDA: only ops for the CPU are built."
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
 
 
@@ -107,7 +107,7 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
         *_tool_blockers(choices, wanted_ops(source, request), request),
         *op_blockers,
     ]
-    if not blockers and "auto" in request.ops:
+    if "auto" in request.ops:
         blockers += no_device_code(around, ops)
     draft = _draft(machine, source, request, choices, ops)
     draft = replace(draft, extra=extra_links(draft, around.toolkit, machine, compiler))
@@ -138,7 +138,7 @@ def _choose(machine: Machine, torch: Torch, source: Source, request: Request) ->
     cpu = choose_cpu(machine, compiler.planned, request)
     if kit is None or not arches.arches:
         return _Choices(toolkit, compiler, arches, cpu)
-    driver, warnings = choose_driver(machine.gpus, kit.version, arches.arches)
+    driver, warnings = choose_driver(machine, kit.version, arches.arches)
     return _Choices(toolkit, compiler, arches, cpu, (driver,), warnings)
 
 
@@ -205,10 +205,21 @@ def _shell(machine: Machine) -> tuple[Decision, ...]:
 
 def _warnings(choices: _Choices, machine: Machine, request: Request) -> tuple[str, ...]:
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
-    gpu_named = bool(request.arches or request.gpus or machine.gpus.devices)
-    unused = (_NO_GPU_OPS,) if gpu_named and not choices.toolkit else ()
+    unused = () if choices.toolkit else _without_cuda(machine, request)
     arches = choices.arches.warnings
     return (*unused, *toolkit, *arches, *choices.driver_warnings, *choices.cpu.warnings)
+
+
+def _without_cuda(machine: Machine, request: Request) -> tuple[str, ...]:
+    """GPUs that a torch without CUDA cannot use."""
+    here = [gpu.name for gpu in machine.gpus.devices]
+    named = list(dict.fromkeys([*request.gpus, *request.arches, *here]))
+    if not named:
+        return ()
+    return (
+        f"{', '.join(named)}: not served, since this torch has no CUDA and only ops for the CPU "
+        "are built. Install a torch for CUDA there first, from torch's own index for it.",
+    )
 
 
 def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> list[Blocker]:
@@ -263,7 +274,9 @@ def _local_version(
     apart. Segments start with a letter, since leading zeros of a number are dropped."""
     release = Version(torch.version).release
     cuda = "cu" + torch.cuda.replace(".", "") if torch.cuda else "cpu"
-    sass = [f"sm{arch.replace('.', '').replace('+PTX', 'ptx')}" for arch in choices.arches.arches]
+    coded = {arch for op in ops if op.verdict == "build" for arch in op.arches}
+    arches = [arch for arch in choices.arches.arches if arch in coded]
+    sass = [f"sm{arch.replace('.', '').replace('+PTX', 'ptx')}" for arch in arches]
     level = "".join(char for char in choices.cpu.level if char.isalnum())
     content = [
         source.digest,
@@ -271,7 +284,7 @@ def _local_version(
         [op.name for op in ops if op.verdict == "build"],
         (kit.version, kit.home) if (kit := choices.toolkit and choices.toolkit.toolkit) else None,
         choices.compiler.planned,
-        choices.arches.arches,
+        arches,
         choices.cpu.policy,
     ]
     tag = "b" + codec.identity(content)[:8]

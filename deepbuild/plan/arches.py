@@ -79,7 +79,7 @@ def choose_arches(
     if not arches and not blockers:
         blockers.append(_nothing_left(around, wanted))
     warnings = [*suffix_warnings, *_bf16_warning(arches), *_torch_warning(arches, torch)]
-    if arches and not (request.arches or request.gpus):
+    if arches and (wanted.said_by not in _ASKED_FOR or request.purpose == "install"):
         warnings += unserved_gpus(machine, arches)
     value = ";".join(arches) or "none"
     rejected = tuple(Rejected(fate.wanted, fate.reason) for fate in fates if fate.reason)
@@ -117,9 +117,9 @@ def _without_torch(arch: str, torch: Torch) -> _Fate:
     reason = f"torch {torch.version} has no kernels for it (it has {' '.join(torch.arches)})"
     first = facts.first_cuda_for(number(arch))
     needed = f"a torch that runs on {arch}" + (f": one for CUDA {first} or newer" if first else "")
-    fix = "install a newer torch first, or one for a newer CUDA; no build of DeepSpeed can help"
-    if torch.arches and _is_older(arch, sorted(map(number, torch.arches), key=Version)):
-        fix = "install an older torch first, or one for an older CUDA"
+    fix = f"install {_newer_torch(first)} first; no build of DeepSpeed can help"
+    if _is_older(arch, sorted(map(number, torch.arches), key=Version)):
+        fix = f"install an older torch first: {_older_cuda(arch)}"
     return _Fate(arch, "", reason, Blocker("TORCH_ARCH", f"{arch}: {reason}", needed, fix))
 
 
@@ -133,6 +133,15 @@ def _torch_first(arch: str, reason: str) -> Blocker:
     wanted = f"a torch that runs on {arch}" + (f": one for CUDA {first} or newer" if first else "")
     fix = "install a newer torch first, or one for a newer CUDA; no build of DeepSpeed can help"
     return Blocker("TORCH_ARCH", f"{arch}: {reason}", wanted, fix)
+
+
+def _newer_torch(cuda: str | None) -> str:
+    """The oldest torch that has a variant for a CUDA or a newer one."""
+    for row in facts.torch_rows():
+        fitting = [v for v in row.cuda_variants if cuda and Version(v) >= Version(cuda)]
+        if fitting:
+            return f"torch {row.torch} or newer, for CUDA {fitting[0]} or newer"
+    return "a newer torch, or one for a newer CUDA"
 
 
 def _refusal(arch: str, around: _Around) -> str:
@@ -253,12 +262,29 @@ def _way_out(toolkit: Toolkit | None, arch: str) -> str:
     """What helps where nvcc refuses an arch: it depends on which of the two is the older."""
     known = sorted(_known_to(toolkit), key=Version)
     if known and _is_older(arch, known):
-        return "an older CUDA toolkit, and a torch for it"
+        return _older_cuda(arch)
     nearest = _nearest(toolkit, arch)
     if not nearest:
         return "a newer CUDA toolkit, and a torch for it"
     how = "compiled there at first use" if nearest.endswith("+PTX") else "its code runs there"
     return f'--arch "{nearest}" ({how}), or a newer CUDA toolkit, and a torch for it'
+
+
+def _older_cuda(arch: str) -> str:
+    """The newest CUDA that still builds for an arch, and the newest torch for one of its major
+    version: the tables know both."""
+    last = facts.last_cuda_for(number(arch))
+    major = (last or "").partition(".")[0]
+    rows = [row for row in facts.torch_rows() if _variant(row.cuda_variants, major)]
+    if last is None or not rows:
+        return "an older CUDA toolkit, and a torch for it"
+    torch = f"torch {rows[-1].torch} for CUDA {_variant(rows[-1].cuda_variants, major)}"
+    return f"an older CUDA toolkit (up to {last}), and a torch for it (up to {torch})"
+
+
+def _variant(variants: tuple[str, ...], major: str) -> str:
+    """The newest of a torch's CUDA variants of one major version, "" if there is none."""
+    return next((v for v in reversed(variants) if v.partition(".")[0] == major), "")
 
 
 def _blocker(around: _Around, arch: str, refusal: str) -> Blocker:

@@ -90,11 +90,17 @@ def _version(each: Compiler) -> Version:
 def _why(best: Compiler, around: _Around) -> str:
     if around.request.cxx:
         return f"insisted on with --cxx; {_accepted_by(around)} accept it"
-    return f"the newest that {_accepted_by(around)} accept"
+    newer = [c for c in around.machine.compilers if _is_newer(c, best) and not _unfit(c, around)]
+    loads = " and whose code the libstdc++ here can load" if newer else ""
+    return f"the newest that {_accepted_by(around)} accept{loads}"
+
+
+def _is_newer(each: Compiler, best: Compiler) -> bool:
+    return each.family == best.family and bool(each.version) and _version(each) > _version(best)
 
 
 def _accepted_by(around: _Around) -> str:
-    return f"{_limits(around.toolkit)} and torch's {_std(around.torch)} headers"
+    return f"{_limits(around)} and torch's {_std(around.torch)} headers"
 
 
 def _evidence(best: Compiler, around: _Around) -> str:
@@ -122,22 +128,26 @@ def _second(each: Compiler, best: Compiler, around: _Around) -> str:
     return "the same version" if each.version == best.version else "an older one"
 
 
-def gcc_max(toolkit: Toolkit) -> int | None:
-    """The newest gcc for a toolkit: its own header's word, else the table's; None is unknown."""
-    row = facts.host_limits(toolkit.version)
-    return toolkit.gcc_max or (row.gcc_max if row else None)
+def _most(family: str, around: _Around) -> int | None:
+    """The newest gcc or clang: the toolkit's own header's word, else the table's; None is unknown.
+    With no toolkit yet, that of torch's CUDA counts: it is the one to be installed."""
+    kit = around.toolkit
+    own = (kit.gcc_max if family == "gcc" else kit.clang_max) if kit else None
+    row = facts.host_limits(kit.version if kit else around.torch.cuda or "")
+    table = (row.gcc_max if family == "gcc" else row.clang_max) if row else None
+    return own or table
 
 
-def _clang_max(toolkit: Toolkit) -> int | None:
-    row = facts.host_limits(toolkit.version)
-    return toolkit.clang_max or (row.clang_max if row else None)
+def _nvcc(around: _Around) -> str:
+    """The nvcc that decides, "" for none."""
+    if around.toolkit:
+        return f"nvcc {around.toolkit.version}"
+    return f"the nvcc of CUDA {around.torch.cuda}" if around.torch.cuda else ""
 
 
-def _limits(toolkit: Toolkit | None) -> str:
-    if toolkit is None:
-        return "the build"
-    most = gcc_max(toolkit)
-    return f"nvcc {toolkit.version} (gcc up to {most})" if most else f"nvcc {toolkit.version}"
+def _limits(around: _Around) -> str:
+    most = _most("gcc", around)
+    return (_nvcc(around) or "the build") + (f" (gcc up to {most})" if most else "")
 
 
 def _std(torch: Torch) -> str:
@@ -169,9 +179,9 @@ def _version_unfit(each: Compiler, around: _Around) -> str:
         return f"too old for torch's {_std(torch)} headers"
     if each.cxx_std and each.cxx_std < wanted:
         return f"it compiles C++{each.cxx_std} and not C++{wanted}, which torch's headers demand"
-    most = _most(each.family, around.toolkit)
-    if most is not None and major > most and around.toolkit:
-        return f"nvcc {around.toolkit.version} accepts {each.family} up to {most}"
+    most = _most(each.family, around)
+    if most is not None and major > most:
+        return f"{_nvcc(around)} accepts {each.family} up to {most}"
     return ""
 
 
@@ -179,12 +189,6 @@ def _failed_trial(each: Compiler, around: _Around) -> str:
     trials = around.toolkit.trials if around.toolkit else ()
     error = next((trial.error for trial in trials if trial.cxx == each.cxx), "")
     return f"nvcc does not compile a small kernel with it: {error}" if error else ""
-
-
-def _most(family: str, toolkit: Toolkit | None) -> int | None:
-    if toolkit is None:
-        return None
-    return gcc_max(toolkit) if family == "gcc" else _clang_max(toolkit)
 
 
 def _outside(each: Compiler, around: _Around) -> str:
@@ -205,24 +209,15 @@ def _bound(each: Compiler, around: _Around) -> HostBound | None:
     return next((row for row in rows if row.family == each.family), None)
 
 
-def _needed_level(each: Compiler) -> str:
-    """The newest GLIBCXX version that a compiler's code may ask for: no newer than what it links
-    with, nor than what its own release brought."""
-    linked = each.runtime.level if each.runtime else ""
-    own = facts.glibcxx_of_gcc(_version(each).major) if each.family == "gcc" else None
-    known = [level for level in (linked, own) if level]
-    return min(known, key=Version) if linked and known else ""
-
-
 def _too_new_runtime(each: Compiler, torch: Torch) -> str:
-    """Why the target's libstdc++ may not load a compiler's code, "" if it does."""
-    needed = _needed_level(each)
+    """Why the target's libstdc++ does not load a compiler's code, "" if it does."""
+    needed = each.glibcxx
     there = torch.runtime.level if torch.runtime else ""
     if not needed or not there or Version(needed) <= Version(there):
         return ""
     assert torch.runtime is not None
     return (
-        f"its code may need GLIBCXX_{needed}, and the libstdc++ that Python loads has up to "
+        f"its code needs GLIBCXX_{needed}, and the libstdc++ that Python loads has up to "
         f"{there} ({torch.runtime.path})"
     )
 
@@ -233,7 +228,7 @@ def _runtime_blocker(best: Compiler, around: _Around) -> tuple[Blocker, ...]:
         return ()
     most = facts.newest_gcc_for(around.torch.runtime.level if around.torch.runtime else "")
     fix = fixes.libstdcxx(around.machine, _version(best).major, most)
-    wanted = f"a libstdc++ with GLIBCXX_{_needed_level(best)}, or an older compiler"
+    wanted = f"a libstdc++ with GLIBCXX_{best.glibcxx}, or an older compiler"
     return (Blocker("LIBSTDCXX", f"{_named(best)} at {best.cxx}: {found}", wanted, fix),)
 
 
@@ -243,7 +238,7 @@ def _no_compiler(around: _Around, refusals: dict[str, str]) -> CompilerChoice:
         Rejected(f"{_named(each)} at {each.cxx}", refusals[each.cxx]) for each in machine.compilers
     )
     least = _OLDEST_GCC.get(around.torch.min_cxx_std, 9)
-    fix = fixes.gcc(machine, least, gcc_max(toolkit) if toolkit else None)
+    fix = fixes.gcc(machine, least, _most("gcc", around))
     free = _Around(machine, around.torch, toolkit, replace(around.request, cxx=""))
     others = [c for c in machine.compilers if around.request.cxx and not _unfit(c, free)]
     if others:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 from deepbuild import facts
-from deepbuild.model import Decision, Gpus, Rejected
+from deepbuild.model import Decision, Machine, Rejected
 
 
 def choose_driver(
-    gpus: Gpus, cuda: str, arches: tuple[str, ...]
+    machine: Machine, cuda: str, arches: tuple[str, ...]
 ) -> tuple[Decision, tuple[str, ...]]:
     """The oldest driver that runs the planned device code, and a warning if that here is older.
 
@@ -19,6 +19,7 @@ def choose_driver(
     Args:
         cuda: the toolkit's version.
     """
+    gpus = machine.gpus
     row = facts.driver_row(cuda)
     ptx = [arch for arch in arches if arch.endswith("+PTX")]
     # Where one of the two is not known, the other is nearer than nothing.
@@ -34,13 +35,14 @@ def choose_driver(
         )
     here = gpus.driver or "none here"
     decision = Decision("driver", f">= {needs}" if least else needs, reason, f"driver: {here}")
-    if not least or not _older(gpus.driver, least):
+    # A Jetson's driver comes with its system and has numbers of its own.
+    if not least or machine.system.board or not _older(gpus.driver, least):
         return decision, ()
     older = Rejected(f"driver {gpus.driver}", "older; it is the one of this machine")
     said = (
         f"the driver here ({gpus.driver}) is older than {least}, which code of CUDA {cuda}"
         f"{' with PTX' if ptx else ''} needs: update it before anything runs here, or use a "
-        "toolkit and a torch of an older CUDA."
+        f"toolkit and a torch of an older CUDA{', or leave +PTX out' if ptx else ''}."
     )
     decision = Decision("driver", f">= {needs}", reason, f"driver: {here}", (older,))
     return decision, (said,)

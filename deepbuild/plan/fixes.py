@@ -11,22 +11,38 @@ from deepbuild.model import Interpreter, Machine
 def install(machine: Machine, need: str, **fields: str | int) -> str:
     """How to install something here; in words where no package is known."""
     system = machine.system
-    manager = "conda" if machine.python and machine.python.kind == "conda" else ""
-    for family in (system.package_manager, manager):
-        command = (
-            facts.install_command(need, family, root=system.root, **fields) if family else None
-        )
-        if command:
-            return command
-    return f"install {need} ({system.name}: no package name known)"
+    options: dict[str, Any] = {**fields, "root": system.root}
+    command = facts.install_command(need, system.package_manager, **options)
+    ways = [way for way in (command, conda(machine, need, **fields)) if way]
+    return "\nor ".join(ways) or f"install {need} ({system.name}: no package name known)"
+
+
+def conda(machine: Machine, need: str, **fields: str | int) -> str:
+    """The same in the conda environment of Python, without root; "" if it is none."""
+    python = machine.python
+    options: dict[str, Any] = fields
+    command = facts.install_command(need, "conda", **options)
+    if python is None or python.kind != "conda" or command is None:
+        return ""
+    return command.replace("conda install", f"conda install -p {python.prefix}", 1)
+
+
+def pip(machine: Machine, requirement: str) -> str:
+    """How to install a Python package for the target interpreter. One that a distribution manages
+    refuses pip (PEP 668)."""
+    python = machine.python
+    executable = python.executable if python else "python"
+    if python and python.externally_managed:
+        venv = f"{executable} -m venv --system-site-packages VENV"
+        return f"{venv} && VENV/bin/pip install '{requirement}', then --python VENV"
+    return f"{executable} -m pip install '{requirement}'"
 
 
 def python_headers(machine: Machine, python: Interpreter) -> str:
     """How to get Python.h: from where the interpreter came, not from the distribution's Python."""
     major, minor = python.version.split(".")[:2]
     if python.kind == "conda":
-        command = facts.install_command("python-dev", "conda", major=major, minor=minor)
-        return f"{command} --force-reinstall"
+        return f"{conda(machine, 'python-dev', major=major, minor=minor)} --force-reinstall"
     if python.base_prefix != "/usr":
         return f"reinstall the Python in {python.base_prefix} with its headers (include/python*)"
     return install(machine, "python-dev", major=major, minor=minor)
@@ -84,8 +100,16 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
     command = facts.install_command("cuda-toolkit", family, root=root, **fields) if family else None
     if command:
         ways.append(f"{command}   # from NVIDIA's repository")
-    conda = facts.install_command("cuda-toolkit", "conda", **fields)
-    return [*ways, f"without root: {conda}"]
+    need = "cuda-toolkit" if int(major) >= 12 else "cuda-toolkit-11"
+    without_root = facts.install_command(need, "conda", **fields)
+    ways += [f"without root: {without_root}"] if int(major) >= 11 else []
+    if machine.gpus.devices:
+        names = ",".join(dict.fromkeys(gpu.capability for gpu in machine.gpus.devices))
+        ways.append(
+            f'build the wheel on another machine (deepbuild wheel --arch "{names}") '
+            "and install it here"
+        )
+    return ways
 
 
 def _cuda_modules(machine: Machine, cuda: str) -> list[str]:

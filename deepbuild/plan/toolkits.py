@@ -182,8 +182,8 @@ def _packs(kit: Toolkit, torch: Torch) -> tuple[NvidiaPackage, ...]:
 def _planned(kit: Toolkit, torch: Torch) -> PlannedToolkit:
     packs = _packs(kit, torch)
     via = "overlay of this toolkit" + (" and torch's own nvidia wheels" if packs else "")
-    include = (*kit.include, *(pack.include for pack in packs if pack.include))
-    lib = (*kit.lib, *(pack.lib for pack in packs if pack.lib))
+    include = dict.fromkeys([*kit.include, *(pack.include for pack in packs if pack.include)])
+    lib = dict.fromkeys([*kit.lib, *(pack.lib for pack in packs if pack.lib)])
     return PlannedToolkit(
         version=kit.version,
         home=kit.home,
@@ -235,8 +235,19 @@ def _other_torches(machine: Machine, torch: Torch) -> list[str]:
     row = facts.torch_row(torch.version)
     here = {Version(kit.version).major for kit in machine.toolkits}
     builds = [cuda for cuda in (row.cuda_variants if row else ()) if Version(cuda).major in here]
-    if not builds or Version(torch.cuda or "0").major in here:
+    if Version(torch.cuda or "0").major in here:
         return []
+    if not builds:
+        return _other_releases(here)
     release = Version(torch.version).public
     names = " or ".join(f"{release}+cu{cuda.replace('.', '')}" for cuda in builds)
     return [f"use the build of torch for the toolkit that is here: {names}"]
+
+
+def _other_releases(majors: set[int]) -> list[str]:
+    """The torches that have a build for one of the CUDA major versions that are here."""
+    rows = [r for r in facts.torch_rows() if majors & {Version(v).major for v in r.cuda_variants}]
+    if not rows:
+        return []
+    cuda = ", ".join(f"{major}.x" for major in sorted(majors))
+    return [f"use a torch for the toolkit that is here (CUDA {cuda}): from {rows[0].torch} on"]

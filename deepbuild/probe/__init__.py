@@ -47,9 +47,9 @@ def probe(
     """
     interpreter, libc = find_interpreter(host, python, own_python)
     torch, looked_for = find_torch(host, interpreter)
-    compilers = find_compilers(host, cxx, interpreter, own_python)
+    compilers = find_compilers(host, cxx, interpreter)
     found, problems = find_toolkits(host, cuda_home, interpreter, f"{work_folder}/toolkits")
-    toolkits = try_toolkits(host, found, compilers)
+    toolkits = try_toolkits(host, found, compilers, torch.cuda if torch else None)
     system, gpus = find_system(host, libc), find_gpus(host)
     return Machine(
         system=system,

@@ -11,7 +11,7 @@ from deepbuild.probe.paths import absolute
 
 INSISTED = "--cxx"
 VARIABLES = ("CXX", "CUDAHOSTCXX", "NVCC_CCBIN", "CC")
-_NAMES = re.compile(r"^(?:[\w.]+-linux-gnu-)?(g\+\+|clang\+\+|c\+\+)(-\d+(?:\.\d+)*)?$")
+_NAMES = re.compile(r"^(?:[\w.-]+-linux-gnu-)?(g\+\+|clang\+\+|c\+\+)(-\d+(?:\.\d+)*)?$")
 _C_HALVES = {"gcc": "g++", "clang": "clang++", "cc": "c++"}
 _CACHES = {"ccache", "sccache", "distcc", "icecc"}
 _TOOLSETS = "/opt/rh"  # where Red Hat and its kin put newer compilers, and on no PATH

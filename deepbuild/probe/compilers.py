@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from deepbuild.host import Completed, Host
-from deepbuild.model import Compiler, Interpreter, Runtime
-from deepbuild.probe.answers import parse_answer
+from deepbuild.model import Compiler, Interpreter
 from deepbuild.probe.compiler_places import INSISTED, VARIABLES, c_half, find_cxx
 
 _NAMED = {INSISTED, *VARIABLES}
@@ -23,8 +22,11 @@ _OTHERS = {
 }
 
 # Each trial links a shared library, as an op does: a missing cc1plus, header, linker or library
-# shows here and not after half an hour.
-_CXX = """#include <iostream>
+# shows here and not after half an hour. The first uses what torch's headers use of the C++ library,
+# so that it needs as new a libstdc++ as an op will.
+_CXX = """#include <condition_variable>
+#include <iostream>
+#include <mutex>
 #include <string>
 #include <vector>
 #if __cplusplus >= 202002L
@@ -34,7 +36,9 @@ template <std::integral T> T twice(T x) { return std::span<T>(&x, 1)[0] * 2; }
 #else
 template <class T> T twice(T x) { return x * 2; }
 #endif
-int trial(int n) {
+int trial(int n, std::condition_variable& ready, std::mutex& mutex) {
+  std::unique_lock<std::mutex> lock(mutex);
+  ready.wait(lock);
   std::vector<int> v(n);
   std::cout << std::string(n, '.');
   return twice(v.at(0));
@@ -68,29 +72,32 @@ class _Driver:
     def ask(self, *words: str) -> Completed:
         return self.host.run([self.cxx, *words], identity=(self.cxx, self.real))
 
-    def try_out(self, source: str, *flags: str) -> str:
-        """What the compiler said to a trial, "" if it worked. Libraries go last, as they must."""
+    def run_trial(self, source: str, *flags: str) -> Completed:
+        """Compile and link a trial. Libraries go last, as they must."""
         libraries = [flag for flag in flags if flag.startswith("-l")]
         argv = [self.cxx, *[flag for flag in flags if flag not in libraries], *_LINK, *libraries]
-        done = self.host.trial(argv, source, identity=(self.cxx, self.real, *self.watched))
+        return self.host.trial(argv, source, identity=(self.cxx, self.real, *self.watched))
+
+    def try_out(self, source: str, *flags: str) -> str:
+        """What the compiler said to a trial, "" if it worked."""
+        done = self.run_trial(source, *flags)
         return "" if done.ok else first_error(done)
 
 
 def find_compilers(
-    host: Host, insisted: str, python: Interpreter | None = None, own_python: str = ""
+    host: Host, insisted: str, python: Interpreter | None = None
 ) -> tuple[Compiler, ...]:
     """All compilers, each once: first those that somebody named, then by version, gcc first.
 
     Args:
         insisted: the --cxx of the user.
-        own_python: an interpreter that can read a libstdc++.
     """
     found: dict[str, Compiler] = {}
     for cxx, found_by in find_cxx(host, insisted, python):
         real = host.real_path(cxx)
         if real not in found and (host.file_id(real) or found_by in _NAMED):
             prefix = python.prefix if python else ""
-            found[real] = _compiler(_Driver(host, cxx, real), found_by, own_python, prefix)
+            found[real] = _compiler(_Driver(host, cxx, real), found_by, prefix)
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
     rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
     return (*named, *sorted(rest, key=_rank, reverse=True))
@@ -101,7 +108,7 @@ def _rank(compiler: Compiler) -> tuple[bool, bool, Version]:
     return not compiler.broken, compiler.family == "gcc", version
 
 
-def _compiler(driver: _Driver, found_by: str, own_python: str, prefix: str) -> Compiler:
+def _compiler(driver: _Driver, found_by: str, prefix: str) -> Compiler:
     host, cxx = driver.host, driver.cxx
     banner = driver.ask("--version")
     family = parse_family(banner.stdout)
@@ -116,16 +123,17 @@ def _compiler(driver: _Driver, found_by: str, own_python: str, prefix: str) -> C
     if broken:
         return Compiler(family, version, cc, cxx, found_by, broken)
     driver = _Driver(host, cxx, driver.real, watched_by(host, cxx))
-    std, said = _newest_standard(driver)
+    std, done = _newest_standard(driver)
     if not std:
-        return Compiler(family, version, cc, cxx, found_by, f"cannot compile C++: {said}")
+        error = f"cannot compile C++: {first_error(done)}"
+        return Compiler(family, version, cc, cxx, found_by, error)
     tried = {name: driver.try_out(source, flag) for name, (source, flag) in TRIALS.items()}
     lacks = {name: error for name, error in tried.items() if error}
     libaio_from = _libaio_of(driver, prefix) if "libaio" in lacks else ""
     if libaio_from:
         del lacks["libaio"]
-    runtime = _runtime(driver, own_python)
-    return Compiler(family, version, cc, cxx, found_by, "", std, lacks, libaio_from, runtime)
+    level = done.stdout.strip()
+    return Compiler(family, version, cc, cxx, found_by, "", std, lacks, libaio_from, level)
 
 
 def _libaio_of(driver: _Driver, prefix: str) -> str:
@@ -161,26 +169,13 @@ def watched_by(host: Host, cxx: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*files, *folders, *headers]))
 
 
-def _newest_standard(driver: _Driver) -> tuple[int, str]:
-    """The newest C++ standard that compiles and links, else 0 and the first error."""
-    errors = []
+def _newest_standard(driver: _Driver) -> tuple[int, Completed]:
+    """The newest C++ standard that compiles and links, 0 if none does, and the last trial."""
     for std in _STANDARDS:
-        error = driver.try_out(_CXX, f"-std=c++{std}")
-        if not error:
-            return std, ""
-        errors.append(error)
-    return 0, errors[-1]
-
-
-def _runtime(driver: _Driver, own_python: str) -> Runtime | None:
-    """The libstdc++ that this compiler links with."""
-    path = driver.ask("-print-file-name=libstdc++.so.6").stdout.strip()
-    if not path.startswith("/") or not own_python:
-        return None
-    path = driver.host.real_path(path)
-    return parse_answer(
-        driver.host.ask_python(own_python, "libstdcxx", path, identity=(path,)), Runtime
-    )
+        done = driver.run_trial(_CXX, f"-std=c++{std}")
+        if done.ok:
+            return std, done
+    return 0, done
 
 
 def first_error(done: Completed) -> str:
