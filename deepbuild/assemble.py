@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from filelock import FileLock
 
@@ -19,6 +20,7 @@ from deepbuild import facts
 from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Completed, Host
+from deepbuild.install import ELSEWHERE
 from deepbuild.probe.answers import last_line
 
 _COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx")
@@ -52,10 +54,12 @@ class Toolkits:
         folder = self.folder / (f"{cuda}-libraries" if libraries else cuda)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            if (folder / "whole").exists():
+                return
             with FileLock(f"{folder}.lock"):
                 if not (folder / "whole").exists():
                     self._make(folder, cuda, _COMPILER + (_LIBRARIES if libraries else ()))
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:  # no lock on this file system
             raise self._failed(cuda, str(error)) from None
 
     def _make(self, folder: Path, cuda: str, parts: tuple[str, ...]) -> None:
@@ -88,11 +92,13 @@ class Toolkits:
     def _size(self, url: str) -> int:
         if url.startswith(_SCHEMES):
             return self.size_of(url)
-        found = self.host.file_id(url.removeprefix("file://"))
+        found = self.host.file_id(unquote(url.removeprefix("file://")))
         return found.size if found else -1
 
     def _pip(self, words: list[str], cuda: str) -> None:
-        pip = [self.own_python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        clean = [word for name in ELSEWHERE for word in ("-u", name)]
+        pip = ["env", *clean, self.own_python, "-m", "pip", "--disable-pip-version-check"]
+        pip += ["install", "--quiet"]
         options = ["--only-binary", ":all:", "--no-compile"]
         done = self.host.run([*pip, *options, *words], timeout=7200)
         if not done.ok:

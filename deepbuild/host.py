@@ -44,6 +44,7 @@ class FileId:
     kind: str
     size: int
     mtime_ns: int
+    inode: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class LocalHost:
         except (OSError, ValueError):
             return None
         kind = "dir" if stat.S_ISDIR(status.st_mode) else "file"
-        return FileId(kind, status.st_size, status.st_mtime_ns)
+        return FileId(kind, status.st_size, status.st_mtime_ns, status.st_ino)
 
     def is_link(self, path: str) -> bool:
         try:
@@ -208,13 +209,26 @@ def newest_glibcxx(file: Path) -> str:
     return ""
 
 
-def _trial_env(program: str, folder: Path) -> dict[str, str]:
+def _trial_env(argv: Sequence[str], folder: Path) -> dict[str, str]:
     """As in a build: of the shell only what programs need to start. CPATH and the like are left
-    out, and the program's own folder and the system's are all that PATH has."""
+    out; the folders of the program, of nvcc's host compiler, and the system's are all of PATH."""
     kept = {name: os.environ[name] for name in TRIAL_VARIABLES if name in os.environ}
-    path = [str(Path(program).parent), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"]
-    path += ["/sbin", "/bin"]
+    host = argv[argv.index("-ccbin") + 1 :][:1] if "-ccbin" in argv else ()
+    programs = [argv[0], *host]
+    own = [str(Path(program).parent) for program in programs]
+    path = [*own, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return {**kept, "PATH": ":".join(path), "LC_ALL": "C", "TMPDIR": str(folder)}
+
+
+def parse_rule(text: str) -> tuple[str, ...]:
+    """The headers in a rule that a compiler wrote for make, with make's escapes undone.
+
+    >>> parse_rule("out: trial.cpp /a/b.h /my\\\\ folder/c$$.h")
+    ('trial.cpp', '/a/b.h', '/my folder/c$.h')
+    """
+    rule = text.replace("\\\n", " ").partition(": ")[2]
+    words = re.findall(r"(?:\\.|[^\s\\])+", rule)
+    return tuple(re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words)
 
 
 def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, tuple[str, ...]]:
@@ -222,12 +236,12 @@ def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, t
     places = {"{source}": f"trial.{kind}", "{out}": "out", "{headers}": "headers"}
     (folder / places["{source}"]).write_text(source, encoding="utf-8")
     words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
-    done = _completed(words, _trial_env(argv[0], folder), 120)
+    done = _completed(words, _trial_env(argv, folder), 120)
     level = newest_glibcxx(folder / "out") if done.ok else ""
     plain = Completed(done.returncode, level, done.stderr.replace(f"{folder}/", ""))
     with contextlib.suppress(OSError, ValueError):
-        rule = (folder / "headers").read_text(encoding="utf-8").replace("\\\n", " ")
-        return plain, tuple(word for word in rule.split()[1:] if not word.startswith(str(folder)))
+        named = parse_rule((folder / "headers").read_text(encoding="utf-8"))
+        return plain, tuple(word for word in named if not word.startswith(str(folder)))
     return plain, ()
 
 

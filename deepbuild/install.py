@@ -23,7 +23,7 @@ from deepbuild.probe.answers import last_line, parse_answer, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
 
 # Variables that would send files elsewhere or nowhere, or show pip another environment.
-_ELSEWHERE = (
+ELSEWHERE = (
     *("PYTHONPATH", "PYTHONHOME", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_PREFIX"),
     *("PIP_USER", "PIP_NO_DEPS", "PIP_PYTHON", "PIP_IGNORE_INSTALLED"),
 )
@@ -227,7 +227,7 @@ def pip_command(python: Interpreter, own_python: str) -> list[str]:
     front = [python.executable, "-m", "pip"]
     if "pip" not in python.packages:
         front = [own_python, "-m", "pip", "--python", python.executable]
-    clean = [word for name in _ELSEWHERE for word in ("-u", name)]
+    clean = [word for name in ELSEWHERE for word in ("-u", name)]
     return ["env", *clean, *front, "--disable-pip-version-check", "--no-input"]
 
 

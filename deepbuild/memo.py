@@ -66,6 +66,8 @@ class MemoHost(LocalHost):
 
     def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
         """A failed trial is kept as well, unless it failed for want of time, disk or memory."""
+        if not identity:
+            return super().trial(argv, source)
         variables = {n: v for n, v in self.env().items() if n in TRIAL_VARIABLES}
         key = self._key(["trial", *argv, source, json.dumps(variables, sort_keys=True)], identity)
         kept = self._answers.get(key)

@@ -5,6 +5,7 @@ What only one stage needs is imported there: a plan is to start in milliseconds.
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
 from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
 from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
+from deepbuild.plan.toolkits import own_packs
 from deepbuild.probe import probe
 from deepbuild.record import RecordingHost
 from deepbuild.source import Store, Tree, inspect
@@ -91,10 +93,11 @@ class Stages:
 
         _, torch = require_torch(machine)
         cuda = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
-        held = {header for pack in torch.nvidia for header in pack.headers}
+        held = {header for pack in own_packs(torch) for header in pack.headers}
+        config = functools.cache(lambda: index.read_config(self.host, self.own_python))
 
         def size_of(url: str) -> int:
-            return index.size_of(index.read_config(self.host, self.own_python), url)
+            return index.size_of(config(), url)
 
         folder = self.cache / "toolkits"
         toolkits = Toolkits(folder, self.host, self.own_python, self.tell.note, size_of)

@@ -14,9 +14,9 @@ from deepbuild.model import PlannedCompiler, PlannedToolkit
 
 # Only these are linked: the folders of a distribution's or conda's toolkit hold all else as well.
 _PROGRAMS = re.compile(
-    r"^(nvcc\.profile|ptxas|fatbinary|cudafe\+\+|cicc|bin2c|nvlink|crt|cu\w+|nv\w+)$"
+    r"^(nvcc\.profile|ptxas|fatbinary|cudafe\+\+|cicc|bin2c|nvlink|crt|cuobjdump|cu\w*filt|nv\w+)$"
 )
-_LIBRARIES = re.compile(r"^lib(cu|nv|npp|nccl).*\.(so|a)\b")
+_LIBRARIES = re.compile(r"^lib(cu(?!rl|ps|nit)|nv|npp|nccl).*\.(so|a)\b")
 _ALL = re.compile("")
 _VERSIONED = re.compile(r"^(lib.+?\.so)\.(\d[\d.]*)$")
 
@@ -44,7 +44,10 @@ def make_overlay(
     if (home / "nvvm").exists():
         (folder / "nvvm").symlink_to(home / "nvvm")
     write_program(folder / "bin" / "nvcc", nvcc_shim)
-    make_cuda_stub(folder / "lib64", compiler)
+    headers = (Path(include, "cuda.h") for include in (str(folder / "include"), "/usr/include"))
+    cuda_h = next((path for path in headers if path.exists()), None)
+    text = cuda_h.read_text(encoding="utf-8", errors="replace") if cuda_h else ""
+    make_cuda_stub(folder / "lib64", compiler, text)
 
 
 def link_entries(folder: Path, sources: list[str], wanted: re.Pattern[str] = _ALL) -> None:
@@ -80,17 +83,25 @@ def _soversion(name: str) -> list[int]:
     return [int(part) for part in name.rpartition(".so.")[2].split(".") if part]
 
 
-def make_cuda_stub(folder: Path, compiler: PlannedCompiler) -> None:
-    """Make an empty libcuda.so with the driver's soname, enough for -lcuda where no driver is.
+def make_cuda_stub(folder: Path, compiler: PlannedCompiler, cuda_h: str) -> None:
+    """Make a libcuda.so with the driver's soname and function names, for -lcuda where no driver is.
+    The names matter: a library that gives none is left out by linkers that keep what is needed,
+    and then the op would not find them on a machine with a driver either.
+
+    Args:
+        cuda_h: the text of cuda.h, "" for none.
 
     Raises:
         BuildError: the compiler cannot link a shared library.
     """
-    stub = folder / "libcuda.so"
+    stub, source = folder / "libcuda.so", folder / "libcuda.c"
     if stub.is_symlink():
         stub.unlink()
-    flags = ["-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null"]
+    functions = [f"void {name}(void) {{}}\n" for name in driver_functions(cuda_h)]
+    source.write_text("".join(functions), encoding="utf-8")
+    flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", str(source)]
     done = LocalHost().run([compiler.cc, *flags, "-o", str(stub)])
+    source.unlink()
     if not done.ok:
         raise BuildError(
             f"{compiler.cc} cannot link a shared library",
@@ -98,6 +109,17 @@ def make_cuda_stub(folder: Path, compiler: PlannedCompiler) -> None:
             wanted="a C compiler with its linker (binutils)",
             hint="install a whole compiler, or name another with --cxx",
         )
+
+
+def driver_functions(cuda_h: str) -> list[str]:
+    """The functions of the driver that cuda.h declares, by the names that the linker sees.
+
+    >>> driver_functions("#define cuMemAlloc cuMemAlloc_v2\\nCUresult CUDAAPI cuInit(int f);")
+    ['cuInit', 'cuMemAlloc_v2']
+    """
+    declared = re.findall(r"\bCUDAAPI\s+(cu\w+)\s*\(", cuda_h)
+    renamed = dict(re.findall(r"^#define\s+(cu[A-Z]\w*)\s+(cu[A-Z]\w*)\s*$", cuda_h, re.M))
+    return sorted({renamed.get(name, name) for name in declared} | set(renamed.values()))
 
 
 def write_program(path: Path, text: str) -> None:

@@ -116,7 +116,7 @@ def test_driver_stub_can_be_linked_and_has_the_drivers_soname(overlay, tmp_path)
 def test_compiler_that_cannot_link_is_said(tmp_path):
     broken = PlannedCompiler("gcc", "12", "/usr/bin/false", "/usr/bin/false")
     with pytest.raises(BuildError, match="/usr/bin/false cannot link") as caught:
-        toolkit.make_cuda_stub(tmp_path, broken)
+        toolkit.make_cuda_stub(tmp_path, broken, "")
     assert "--cxx" in caught.value.hint
 
 

@@ -142,7 +142,7 @@ def _build_in(
     if path is None:
         raise _died(work, 0)
     ops = prove(path, plan, tuple(failed))
-    prove_loading(path, ops, plan, work.folder / "proof")
+    prove_loading(path, ops, plan, work.folder)
     wheel = Wheel(
         path=str(path),
         sha256=sha256_of(path),

@@ -21,19 +21,21 @@ class _Answer:
     error: str
 
 
-def prove_loading(wheel: Path, ops: tuple[BuiltOp, ...], plan: BuildPlan, folder: Path) -> None:
+def prove_loading(wheel: Path, ops: tuple[BuiltOp, ...], plan: BuildPlan, work: Path) -> None:
     """Load every library of a wheel in a child of the plan's interpreter.
 
     Args:
-        folder: where to unpack the libraries; emptied first.
+        work: the build's folder, with the stand-in for the driver; the libraries are unpacked
+            there.
 
     Raises:
         VerificationError: an op does not load; all that do not are named.
     """
     if not ops:
         return
-    paths = _unpack(wheel, ops, folder)
-    arguments = [f"{op}={path}" for op, path in paths.items()]
+    paths = _unpack(wheel, ops, work / "proof")
+    stub = work / "cuda" / "lib64" / "libcuda.so"
+    arguments = [str(stub) if stub.exists() else "", *(f"{op}={p}" for op, p in paths.items())]
     done = LocalHost().ask_python(plan.python.executable, "import_ops", *arguments)
     wrong = failures(done, list(paths))
     if wrong:

@@ -74,7 +74,7 @@ def choose_compiler(
     )
     planned = PlannedCompiler(best.family, best.version, best.cc, best.cxx)
     blockers = _runtime_blocker(best, around)
-    return CompilerChoice(best, planned, decision, blockers, _outside(best, around))
+    return CompilerChoice(best, planned, decision, blockers, _unchecked(best, around))
 
 
 def _rank(each: Compiler, around: _Around) -> tuple[bool, bool, bool, bool, int, Version]:
@@ -191,6 +191,13 @@ def _failed_trial(each: Compiler, around: _Around) -> str:
     return f"nvcc does not compile a small kernel with it: {error}" if error else ""
 
 
+def _unchecked(best: Compiler, around: _Around) -> str:
+    """Why torch's own check is to be off: it would refuse the one that is taken."""
+    outside = _outside(best, around)
+    because = "it is insisted on" if around.request.cxx else "none that both take is here"
+    return f"{outside}; {because}" if outside else ""
+
+
 def _outside(each: Compiler, around: _Around) -> str:
     """Why torch's own table would refuse a compiler that nvcc's header takes, "" if it does not."""
     bound = _bound(each, around)
@@ -227,7 +234,8 @@ def _runtime_blocker(best: Compiler, around: _Around) -> tuple[Blocker, ...]:
     if not found:
         return ()
     most = facts.newest_gcc_for(around.torch.runtime.level if around.torch.runtime else "")
-    fix = fixes.libstdcxx(around.machine, _version(best).major, most)
+    least = _OLDEST_GCC.get(around.torch.min_cxx_std, 9)
+    fix = fixes.libstdcxx(around.machine, _version(best).major, least, most)
     wanted = f"a libstdc++ with GLIBCXX_{best.glibcxx}, or an older compiler"
     return (Blocker("LIBSTDCXX", f"{_named(best)} at {best.cxx}: {found}", wanted, fix),)
 

@@ -103,9 +103,7 @@ def _compilers(compiler: PlannedCompiler | None, unchecked: str) -> dict[str, En
             "1", "torch would hold clang's version against gcc's limits; nvcc's own were checked"
         )
     elif unchecked:
-        env["TORCH_DONT_CHECK_COMPILER_ABI"] = EnvVar(
-            "1", f"{unchecked}; none that both take is here"
-        )
+        env["TORCH_DONT_CHECK_COMPILER_ABI"] = EnvVar("1", unchecked)
     return env
 
 

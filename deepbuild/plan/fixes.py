@@ -70,7 +70,7 @@ def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
     """The modules of a fitting gcc, newest first."""
     found = []
     for name in machine.modules:
-        family, _, version = name.partition("/")
+        family, version = name.split("/")[-2:]
         major = version.split(".")[0].split("-")[0]
         fits = major.isdigit() and least <= int(major) <= (most or int(major))
         if family.lower().startswith(("gcc", "gnu")) and fits:
@@ -78,14 +78,14 @@ def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
     return [name for _, name in sorted(found, reverse=True)]
 
 
-def libstdcxx(machine: Machine, major: int, most: int | None) -> str:
+def libstdcxx(machine: Machine, major: int, least: int, most: int | None) -> str:
     """How to get a libstdc++ that loads the code of a gcc, or a gcc that fits the one there is."""
     ways = []
     if machine.python and machine.python.kind == "conda":
         prefix = machine.python.prefix
         ways.append(f"conda install -y -p {prefix} -c conda-forge 'libstdcxx>={major}'")
-    if most:
-        ways.append(gcc(machine, 9, most))
+    if most and most >= least:
+        ways.append(gcc(machine, least, most))
     return "\nor ".join(ways) or f"use a g++ older than {major}"
 
 
@@ -117,7 +117,7 @@ def _cuda_modules(machine: Machine, cuda: str) -> list[str]:
     major = cuda.partition(".")[0]
     names = []
     for name in machine.modules:
-        family, _, version = name.partition("/")
+        family, version = name.split("/")[-2:]
         if "cuda" in family.lower() and version.partition(".")[0] == major:
             names.append(name)
-    return sorted(names, key=lambda name: not name.partition("/")[2].startswith(cuda))
+    return sorted(names, key=lambda name: not name.rpartition("/")[2].startswith(cuda))

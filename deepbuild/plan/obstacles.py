@@ -9,6 +9,7 @@ from deepbuild.model import Op
 from deepbuild.plan import fixes
 from deepbuild.plan.gpus import number
 from deepbuild.plan.needs import Obstacle, Surroundings, lacking, unmet_need
+from deepbuild.plan.toolkits import own_packs
 
 __all__ = ["Obstacle", "Surroundings", "find_obstacle", "has_device_code", "op_arches"]
 
@@ -120,6 +121,8 @@ def _unlinkable(op: Op, around: Surroundings) -> Obstacle | None:
 
 
 def _cuda_libraries(around: Surroundings) -> set[str]:
-    kit = around.toolkit.toolkit if around.toolkit else None
-    names = set(kit.libraries if kit else ())
-    return names.union(*(pack.libraries for pack in around.torch.nvidia)) if kit else names
+    choice = around.toolkit
+    if choice is None or choice.toolkit is None:
+        return set()
+    packs = () if choice.other_major else own_packs(around.torch)
+    return set(choice.toolkit.libraries).union(*(pack.libraries for pack in packs))

@@ -24,6 +24,7 @@ from deepbuild.plan import fixes
 
 INSISTED = "another one is insisted on with --cuda-home"
 _CU = re.compile(r"^cu\d+$")
+_IN_ONE_FOLDER_FROM = 13
 _BESIDE_CUDA = {"cudnn", "cusparselt", "nccl", "nvshmem"}
 _PROGRAMS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
 # Compilers look here by themselves. Linking /usr/include into a CUDA_HOME would put the plain C
@@ -71,9 +72,9 @@ def choose_toolkit(machine: Machine, torch: Torch, request: Request) -> ToolkitC
     return ToolkitChoice(best, planned, decision, (), warnings, mismatch)
 
 
-def _rank(kit: Toolkit, torch: Torch) -> tuple[bool, bool, bool, Version]:
+def _rank(kit: Toolkit, torch: Torch) -> tuple[bool, bool, Version, bool]:
     exact = kit.version == torch.cuda
-    return _same_major(kit, torch), exact, not kit.missing, Version(kit.version)
+    return _same_major(kit, torch), exact, Version(kit.version), not kit.missing
 
 
 def _same_major(kit: Toolkit, torch: Torch) -> bool:
@@ -120,7 +121,9 @@ def _second(kit: Toolkit, best: Toolkit, torch: Torch) -> str:
         return f"another major version than torch's CUDA {torch.cuda}, and one of the same is here"
     if kit.version == best.version:
         return f"the same version as the chosen one{', and less complete' if kit.missing else ''}"
-    return f"CUDA {kit.version} is further from torch's {torch.cuda}"
+    if best.version == torch.cuda:
+        return f"CUDA {kit.version} is further from torch's {torch.cuda}"
+    return "older than the chosen one"
 
 
 def _label(kit: Toolkit) -> str:
@@ -166,17 +169,18 @@ def _lacking(kit: Toolkit, torch: Torch) -> list[str]:
 
 
 def _packs(kit: Toolkit, torch: Torch) -> tuple[NvidiaPackage, ...]:
-    """The folders of torch's nvidia wheels that go with a toolkit of its CUDA. Those of another
-    major version may lie there still: `cuN` holds all of CUDA N (13 and newer); the folders by
+    return own_packs(torch) if _same_major(kit, torch) else ()
+
+
+def own_packs(torch: Torch) -> tuple[NvidiaPackage, ...]:
+    """The folders of torch's nvidia wheels that are of its own CUDA. Those of another major
+    version may lie there still: `cuN` holds all of CUDA N (13 and newer); the folders by
     component are CUDA 12's, but for the libraries that both have."""
-    if not _same_major(kit, torch):
-        return ()
-    own = f"cu{(torch.cuda or '').partition('.')[0]}"
-    names = {pack.name for pack in torch.nvidia}
-    fitting = [pack for pack in torch.nvidia if pack.name == own or not _CU.match(pack.name)]
-    if own in names:
-        fitting = [pack for pack in fitting if pack.name == own or pack.name in _BESIDE_CUDA]
-    return tuple(fitting)
+    major = int((torch.cuda or "0").partition(".")[0])
+    if major < _IN_ONE_FOLDER_FROM:
+        return tuple(pack for pack in torch.nvidia if not _CU.match(pack.name))
+    own = {f"cu{major}", *_BESIDE_CUDA}
+    return tuple(pack for pack in torch.nvidia if pack.name in own)
 
 
 def _planned(kit: Toolkit, torch: Torch) -> PlannedToolkit:

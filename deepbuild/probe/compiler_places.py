@@ -11,7 +11,7 @@ from deepbuild.probe.paths import absolute
 
 INSISTED = "--cxx"
 VARIABLES = ("CXX", "CUDAHOSTCXX", "NVCC_CCBIN", "CC")
-_NAMES = re.compile(r"^(?:[\w.-]+-linux-gnu-)?(g\+\+|clang\+\+|c\+\+)(-\d+(?:\.\d+)*)?$")
+_NAMES = re.compile(r"^(?:([\w.]+)-[\w.-]*linux-gnu-)?(g\+\+|clang\+\+|c\+\+)(-\d+(?:\.\d+)*)?$")
 _C_HALVES = {"gcc": "g++", "clang": "clang++", "cc": "c++"}
 _CACHES = {"ccache", "sccache", "distcc", "icecc"}
 _TOOLSETS = "/opt/rh"  # where Red Hat and its kin put newer compilers, and on no PATH
@@ -34,9 +34,21 @@ def find_cxx(host: Host, insisted: str, python: Interpreter | None) -> Iterator[
     for folder in dict.fromkeys(folder.rstrip("/") for folder in folders):
         if folder.startswith("/"):
             # g++ before c++: both lead to one compiler, and the first name is the one shown
-            for name in sorted(filter(_NAMES.match, host.list_dir(folder)), key=_plainness):
+            names = [name for name in host.list_dir(folder) if _is_native(name, host.arch())]
+            for name in sorted(names, key=_plainness):
                 if not is_cache(host, f"{folder}/{name}"):
                     yield f"{folder}/{name}", "PATH" if folder in path else folder
+
+
+def _is_native(name: str, arch: str) -> bool:
+    """Whether a name is a C++ compiler's, and no cross compiler's.
+
+    >>> [_is_native(f"{cpu}-linux-gnu-g++-13", "x86_64") for cpu in ("x86_64", "aarch64")]
+    [True, False]
+    """
+    found = _NAMES.match(name)
+    native = {None, arch, arch.replace("ppc64le", "powerpc64le")}
+    return found is not None and found.group(1) in native
 
 
 def _plainness(name: str) -> tuple[bool, int, str]:
@@ -98,7 +110,7 @@ def c_half(host: Host, cxx: str) -> str:
     """
     folder, slash, name = cxx.rpartition("/")
     for c, cpp in (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++")):
-        if cpp in name:
+        if re.search(rf"(^|-){re.escape(cpp)}", name):
             half = folder + slash + name.replace(cpp, c, 1)
             return half if host.file_id(half) else ""
     return ""

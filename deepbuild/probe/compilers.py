@@ -15,10 +15,10 @@ _NAMED = {INSISTED, *VARIABLES}
 _STANDARDS = (20, 17, 14)
 _OTHERS = {
     "nvc++": "nvc++",
-    "icpx": "oneAPI",
-    "icpc": "icpc",
     "pgc++": "pgc++",
-    "Cray": "Cray clang",
+    "oneAPI": "oneAPI",
+    "icpc": "icpc",
+    "Cray clang": "Cray clang",
 }
 
 # Each trial links a shared library, as an op does: a missing cc1plus, header, linker or library
@@ -95,12 +95,19 @@ def find_compilers(
     found: dict[str, Compiler] = {}
     for cxx, found_by in find_cxx(host, insisted, python):
         real = host.real_path(cxx)
-        if real not in found and (host.file_id(real) or found_by in _NAMED):
+        key = _key(host, real)
+        if key not in found and (host.file_id(real) or found_by in _NAMED):
             prefix = python.prefix if python else ""
-            found[real] = _compiler(_Driver(host, cxx, real), found_by, prefix)
+            found[key] = _compiler(_Driver(host, cxx, real), found_by, prefix)
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
     rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
     return (*named, *sorted(rest, key=_rank, reverse=True))
+
+
+def _key(host: Host, real: str) -> str:
+    """One compiler has one key: gcc's own `make install` makes g++ and c++ hard links."""
+    found = host.file_id(real)
+    return f"{real.rpartition('/')[0]}#{found.inode}" if found and found.inode else real
 
 
 def _rank(compiler: Compiler) -> tuple[bool, bool, Version]:

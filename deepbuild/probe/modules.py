@@ -21,11 +21,20 @@ def find_modules(host: Host) -> tuple[str, ...]:
     found: list[str] = []
     folders = [folder for folder in host.env().get("MODULEPATH", "").split(":") if folder]
     for folder in folders:
-        names = host.list_dir(folder)[:_MOST]
-        for name in names:
-            if _FAMILIES.match(name):
-                found += [f"{name}/{version}" for version in _versions(host, f"{folder}/{name}")]
+        for name in host.list_dir(folder)[:_MOST]:
+            found += _modules(host, folder, name) or _of_category(host, folder, name)
     return tuple(dict.fromkeys(found))
+
+
+def _modules(host: Host, folder: str, name: str) -> list[str]:
+    if not _FAMILIES.match(name.rpartition("/")[2]):
+        return []
+    return [f"{name}/{version}" for version in _versions(host, f"{folder}/{name}")]
+
+
+def _of_category(host: Host, folder: str, name: str) -> list[str]:
+    below = host.list_dir(f"{folder}/{name}")[:_MOST]
+    return [module for each in below for module in _modules(host, folder, f"{name}/{each}")]
 
 
 def _versions(host: Host, folder: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from deepbuild.host import Host
 from deepbuild.model import Compiler, Finding, Gpus, Interpreter, Toolkit, Torch
-from deepbuild.probe.compiler_places import program
+from deepbuild.probe.compiler_places import is_cache, program
 
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 
@@ -40,8 +40,10 @@ def _numbers(
 ) -> Iterator[Finding]:
     """Which nvcc the shell would start, and what the driver and torch say beside it."""
     nvcc = host.which("nvcc")
-    kit = next((kit for kit in toolkits if any(nvcc and nvcc in by for by in kit.found_by)), None)
+    kit = next((kit for kit in toolkits if f"nvcc on PATH ({nvcc})" in kit.found_by), None)
     said = f"CUDA {kit.version}, at {kit.home}" if kit else "broken" if nvcc else "none on PATH"
+    if nvcc and is_cache(host, nvcc):
+        said, kit = "a compiler cache before the real one", kit or next(iter(toolkits), None)
     driver = f"the driver runs CUDA up to {gpus.driver_cuda}" if gpus.driver_cuda else ""
     others = [f"torch was built with CUDA {cuda}" if cuda else "", driver]
     found = "; ".join(filter(None, [f"{nvcc}: {said}" if nvcc else said, *others]))

@@ -19,6 +19,7 @@ int trial(std::vector<float*>& x) {
   return static_cast<int>(cudaGetLastError());
 }
 """
+_NOTES_HEADERS = Version("10.2")
 _MOST = 3  # compilers to try with one toolkit before giving it up
 
 
@@ -59,7 +60,9 @@ def _accepts(kit: Toolkit, compiler: Compiler) -> bool:
 def _error(host: Host, kit: Toolkit, compiler: Compiler) -> str:
     # The folders are given since a toolkit of wheels or of HPC SDK parts does not know its own.
     folders = [f"-I{folder}" for folder in kit.include if not folder.startswith("/usr/include")]
-    argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *folders, "-o", "{out}", "{source}"]
+    # nvcc notes headers by these names from CUDA 10.2 on; an older one ignores no option.
+    noted = ["-MD", "-MF", "{headers}"] if Version(kit.version) >= _NOTES_HEADERS else []
+    argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *noted, *folders, "-o", "{out}", "{source}"]
     parts = ("bin", "nvvm/bin", "nvvm/libdevice")
     files = [kit.nvcc, host.real_path(kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
     files += [f"{kit.home}/{name}" for name in ("bin/ptxas", "bin/cudafe++", "nvvm/bin/cicc")]

@@ -36,6 +36,8 @@ def cut(key: str, answer: object) -> object:
             return "\n".join(re.findall(tables, answer, re.M | re.S)) + "\n"
         if args[0].endswith((".h", "cpuinfo")):
             return answer[:4000] if args[0].endswith("cpuinfo") else _conditions(answer)
+    if call == "file_id" and isinstance(answer, dict):
+        return {name: value for name, value in answer.items() if name != "inode"}
     if call == "run" and "--dryrun" in args and isinstance(answer, dict):
         kept = re.findall(r"^#\$ \w+=.*$", answer["stderr"], re.M)
         return {**answer, "stderr": "\n".join(kept) + "\n"}
