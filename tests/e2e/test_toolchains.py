@@ -89,9 +89,10 @@ def verified(deepbuild: Deepbuild, wheel: str, python: Path) -> None:
 
 
 def test_without_a_toolkit_the_first_way_out_needs_no_root(
-    hidden: Deepbuild, node_python: Path
+    hidden: Deepbuild, node_python: Path, area: Path
 ) -> None:
-    ran = hidden("plan", "--python", str(node_python), "--ops", "fused_adam", "--json")
+    request = ("--python", str(node_python), "--ops", "fused_adam", "--json")
+    ran = hidden("plan", *request, DEEPBUILD_CACHE_DIR=str(area / "empty"))
     assert ran.code == 4
     (blocker,) = [each for each in ran.json["blockers"] if each["code"] == "NO_TOOLKIT"]
     assert blocker["fix"].startswith("--toolkit auto")
@@ -165,10 +166,9 @@ def test_a_removed_part_of_the_compiler_is_noticed(
     include = home / "include"
     include.mkdir()
     (include / "needed.h").write_text("\n")
-    script = (
-        '#!/bin/sh\ncase "$*" in *trial*) exec g++ -include {} "$@";; *) exec g++ "$@";; esac\n'
-    )
-    wrapper.write_text(script.format(include / "needed.h"))
+    real, needed = shutil.which("g++"), include / "needed.h"
+    case = f'case "$*" in *trial*) exec {real} -include {needed} "$@";; *) exec {real} "$@";; esac'
+    wrapper.write_text(f"#!/bin/sh\n{case}\n")
     wrapper.chmod(0o755)
     (home / "gcc").symlink_to(shutil.which("gcc") or "")
     request = ("--python", str(node_python), "--ops", "utils", "--cxx", str(wrapper), "--json")
