@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from deepbuild.host import (
     TRIAL_VARIABLES,
     Completed,
@@ -37,11 +39,12 @@ class MemoHost(LocalHost):
 
     store: Path
     _answers: dict[str, Any] = field(default_factory=dict)
+    _stamps: dict[str, list[Any] | None] = field(default_factory=dict)
     _new: bool = False
 
     def __post_init__(self) -> None:
         try:
-            answers = json.loads(self.store.read_text(encoding="utf-8"))
+            answers = msgspec.json.decode(self.store.read_bytes())
         except (OSError, ValueError, RecursionError):
             return
         if isinstance(answers, dict):
@@ -81,11 +84,15 @@ class MemoHost(LocalHost):
         return answer
 
     def _unchanged(self, headers: Any) -> bool:
-        return isinstance(headers, dict) and all(
-            self._stamp(path) == stamp for path, stamp in headers.items()
-        )
+        """Trials read the same headers over and over, so each is looked at once between saves."""
+        if not isinstance(headers, dict):
+            return False
+        for path in headers.keys() - self._stamps.keys():
+            self._stamps[path] = self._stamp(path)
+        return all(self._stamps[path] == stamp for path, stamp in headers.items())
 
     def _stamp(self, path: str) -> list[Any] | None:
+        """What tells whether a file is the same."""
         found = self.file_id(path)
         return [found.kind, found.size, found.mtime_ns] if found else None
 
@@ -109,6 +116,7 @@ class MemoHost(LocalHost):
 
     def save(self) -> None:
         """Keep what was learned; a second process's answers may be lost, never mixed up."""
+        self._stamps.clear()
         if not self._new:
             return
         with contextlib.suppress(OSError, RuntimeError):  # Path.resolve raises it for a loop

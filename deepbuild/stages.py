@@ -118,7 +118,9 @@ class Stages:
             ) from None
         return machine
 
-    def _look(self, host: Host, python: str, request: Request) -> Machine:
+    def _look(
+        self, host: Host, python: str, request: Request, *, toolchain: bool = True
+    ) -> Machine:
         return probe(
             host,
             python=python,
@@ -126,6 +128,7 @@ class Stages:
             cuda_home=request.cuda_home,
             cxx=request.cxx,
             work_folder=str(self.cache),
+            toolchain=toolchain,
         )
 
     def _build_python(self, target: Target) -> str:
@@ -209,9 +212,9 @@ class Stages:
         planned = self._read_given(given)
         if planned and not target.python:
             target = replace(target, python=planned.python.executable)
-        machine = self.probe(replace(target, torch=""), request)
+        machine = self._environment(target)
         if target.torch and machine.torch is None:
-            machine = self._with_torch(machine, target, request)
+            machine = self._with_torch(machine, target)
         if machine.torch is None and given and planned is None:
             raise self._no_torch_for(given, machine)
         python, torch = require_torch(machine)
@@ -260,11 +263,18 @@ class Stages:
         read_contents(given)
         return None
 
-    def _with_torch(self, machine: Machine, target: Target, request: Request) -> Machine:
+    def _environment(self, target: Target) -> Machine:
+        """Where a wheel is to be installed: no compiler is needed for that."""
+        try:
+            return self._look(self.host, target.python, Request(), toolchain=False)
+        finally:
+            self.host.save()
+
+    def _with_torch(self, machine: Machine, target: Target) -> Machine:
         """Install the torch that was asked for where there is none."""
         from deepbuild.install import put_torch
 
         assert machine.python is not None
         self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
         put_torch(self.host, self.own_python, machine.python, target.torch)
-        return self.probe(replace(target, torch=""), request)
+        return self._environment(target)

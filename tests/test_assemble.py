@@ -29,6 +29,8 @@ from deepbuild.probe.toolkits import find_toolkits
 from deepbuild.stages import Stages, Target
 from deepbuild.tell import Telling
 
+pytestmark = pytest.mark.e2e  # most of the time is pip's
+
 NVCC = "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
 PARTS = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx")
 LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from fake_host import OWN_PYTHON, FakeCompiler, FakeHost, debian, nvcc_answers, said
-from test_trials import CXX, script
+from test_trials import script
 
 from deepbuild.host import Completed, LocalHost
-from deepbuild.model import Compiler, Interpreter, Runtime
+from deepbuild.model import Compiler, Interpreter
 from deepbuild.probe.answers import parse_answer
 from deepbuild.probe.compiler_places import find_cxx
 from deepbuild.probe.compilers import find_compilers, parse_family, watched_by
@@ -357,24 +357,13 @@ def test_trials_depend_on_the_compilers_files_and_folders():
     host.programs[path, "-print-prog-name=cc1plus"] = said(f"{cc1plus}\n")
     found(host)
     wanted = {"/usr/bin/g++", path, cc1plus, "/usr/lib/gcc/x86_64-linux-gnu/12", "/usr/include"}
-    assert len(host.identities) == 3
+    assert len(host.identities) == 4  # all at once, then what is doubtful one by one
     assert all(wanted <= set(identity) for identity in host.identities)
     assert watched_by(host, "/usr/bin/g++")[0] == cc1plus
     assert isinstance(host.compilers[path], FakeCompiler)
 
 
 # ---------------------------------------------------------------- what children say, for real
-
-
-def test_level_of_the_real_library():
-    path = LocalHost().run([CXX, "-print-file-name=libstdc++.so.6"]).stdout.strip()
-    done = LocalHost().ask_python(sys.executable, "libstdcxx", path)
-    found = parse_answer(done, Runtime)
-    assert found is not None and found.path == path and found.level >= "3.4.21"
-    assert (
-        parse_answer(LocalHost().ask_python(sys.executable, "libstdcxx", CXX), Runtime).level == ""
-    )
-    assert not LocalHost().ask_python(sys.executable, "libstdcxx", "/gone").ok
 
 
 @pytest.mark.parametrize("loads", [True, False])

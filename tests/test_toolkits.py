@@ -341,8 +341,8 @@ def test_whole_toolkit_before_one_that_compiles_nothing():
     assert "nvcc fatal : no cicc" in decision.rejected[0].reason
 
 
-def test_three_compilers_are_tried_with_a_toolkit_that_may_be_chosen():
-    """With one of another major version than torch's, one that works is enough."""
+def test_two_compilers_are_seen_to_work_with_a_toolkit_that_may_be_chosen():
+    """With one of another major version than torch's, one is enough; three that fail are, too."""
 
     def many(host: FakeHost) -> None:
         host.add_toolkit("12.8")
@@ -353,7 +353,7 @@ def test_three_compilers_are_tried_with_a_toolkit_that_may_be_chosen():
         kit.version: [trial.cxx.removeprefix("/usr/bin/g++-") for trial in kit.trials]
         for kit in machine(many).toolkits
     }
-    assert tried == {"13.0": ["15", "14", "13"], "12.8": ["14"]}
+    assert tried == {"13.0": ["15", "14"], "12.8": ["14"]}
     broken = machine(lambda host: [many(host), host.kernels.update(BROKEN)]).toolkits
     assert {kit.version: len(kit.trials) for kit in broken} == {"13.0": 3, "12.8": 3}
 

@@ -3,12 +3,12 @@ that is loaded with it."""
 
 import json
 import os
+import re
 import warnings
 
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-from libstdcxx import level  # type: ignore[import-not-found]  # noqa: E402 (beside this file)
 
 
 def loaded(name: str) -> str:
@@ -16,6 +16,13 @@ def loaded(name: str) -> str:
     with open("/proc/self/maps", encoding="utf-8") as file:
         paths = [line.split(None, 5)[-1].strip() for line in file if "/" in line]
     return next((path for path in paths if os.path.basename(path).startswith(name)), "")
+
+
+def level(path: str) -> str:
+    """The newest GLIBCXX version that a libstdc++ has."""
+    with open(path, "rb") as file:
+        found = re.findall(rb"GLIBCXX_3\.4\.(\d+)\x00", file.read())
+    return "3.4.%d" % max(map(int, found)) if found else ""
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ def probe(
     cuda_home: str = "",
     cxx: str = "",
     work_folder: str = "/tmp",
+    toolchain: bool = True,
 ) -> Machine:
     """Look at a machine.
 
@@ -41,14 +42,16 @@ def probe(
         cxx: a host compiler that the user insists on, likewise.
         work_folder: where a build would write, for the free disk space; assembled toolkits are
             in `toolkits` below it.
+        toolchain: also toolkits and compilers, which take seconds to try the first time.
 
     Raises:
         ProbeError: the interpreter does not start, or its torch is broken.
     """
     interpreter, libc = find_interpreter(host, python, own_python)
     torch, looked_for = find_torch(host, interpreter)
-    compilers = find_compilers(host, cxx, interpreter)
-    found, problems = find_toolkits(host, cuda_home, interpreter, f"{work_folder}/toolkits")
+    compilers = find_compilers(host, cxx, interpreter) if toolchain else ()
+    kept = f"{work_folder}/toolkits"
+    found, problems = find_toolkits(host, cuda_home, interpreter, kept) if toolchain else ((), ())
     toolkits = try_toolkits(host, found, compilers, torch.cuda if torch else None)
     system, gpus = find_system(host, libc), find_gpus(host)
     return Machine(

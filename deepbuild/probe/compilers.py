@@ -45,7 +45,7 @@ int trial(int n, std::condition_variable& ready, std::mutex& mutex) {
 }
 """
 _OPENMP = """#include <omp.h>
-int trial(int n) {
+int threads(int n) {
   int sum = 0;
 #pragma omp parallel for reduction(+ : sum)
   for (int i = 0; i < n; ++i) sum += omp_get_thread_num();
@@ -53,10 +53,13 @@ int trial(int n) {
 }
 """
 _LIBAIO = """#include <libaio.h>
-int trial(int n) { io_context_t context = 0; return io_setup(n, &context); }
+int setup(int n) { io_context_t context = 0; return io_setup(n, &context); }
 """
 # What only some ops need: source, and the flags for it.
 TRIALS = {"openmp": (_OPENMP, "-fopenmp"), "libaio": (_LIBAIO, "-laio")}
+# All at once, the most doubtful first: where it works, which is often, nothing else is tried.
+_EVERYTHING = "\n".join([*(source for source, _ in reversed(TRIALS.values())), _CXX])
+_FLAGS = tuple(flag for _, flag in TRIALS.values())
 _LINK = ("-shared", "-fPIC", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
@@ -130,6 +133,10 @@ def _compiler(driver: _Driver, found_by: str, prefix: str) -> Compiler:
     if broken:
         return Compiler(family, version, cc, cxx, found_by, broken)
     driver = _Driver(host, cxx, driver.real, watched_by(host, cxx))
+    whole = driver.run_trial(_EVERYTHING, f"-std=c++{_STANDARDS[0]}", *_FLAGS)
+    if whole.ok:
+        level = whole.stdout.strip()
+        return Compiler(family, version, cc, cxx, found_by, cxx_std=_STANDARDS[0], glibcxx=level)
     std, done = _newest_standard(driver)
     if not std:
         error = f"cannot compile C++: {first_error(done)}"

@@ -26,17 +26,17 @@ _MOST = 3  # compilers to try with one toolkit before giving it up
 def try_toolkits(
     host: Host, toolkits: Sequence[Toolkit], compilers: Sequence[Compiler], cuda: str | None
 ) -> tuple[Toolkit, ...]:
-    """The toolkits, each with a trial of the compilers in their order: a few of them where the
-    toolkit is of torch's CUDA major version, since any pair may be chosen; else until one works."""
+    """The toolkits, each with trials of the compilers in their order until one works; until two do
+    where the toolkit is of torch's CUDA major version, since the newest is not always chosen."""
     major = (cuda or "").partition(".")[0]
+    enough = {kit.home: 2 if kit.version.startswith(f"{major}.") else 1 for kit in toolkits}
     return tuple(
-        replace(kit, trials=_trials(host, kit, compilers, kit.version.startswith(f"{major}.")))
-        for kit in toolkits
+        replace(kit, trials=_trials(host, kit, compilers, enough[kit.home])) for kit in toolkits
     )
 
 
 def _trials(
-    host: Host, kit: Toolkit, compilers: Sequence[Compiler], all_of_them: bool
+    host: Host, kit: Toolkit, compilers: Sequence[Compiler], enough: int
 ) -> tuple[Trial, ...]:
     """None where a part is missing that must come from elsewhere: a trial would say no more."""
     if "cuda_runtime.h" in kit.missing or "crt/host_config.h" in kit.missing:
@@ -44,7 +44,7 @@ def _trials(
     tried: list[Trial] = []
     for compiler in [each for each in compilers if _accepts(kit, each)][:_MOST]:
         tried.append(Trial(compiler.cxx, _error(host, kit, compiler)))
-        if not (tried[-1].error or all_of_them):
+        if sum(not trial.error for trial in tried) == enough:
             break
     return tuple(tried)
 
