@@ -122,6 +122,20 @@ def driver_functions(cuda_h: str) -> list[str]:
     return sorted({renamed.get(name, name) for name in declared} | set(renamed.values()))
 
 
+def make_version_stub(folder: Path, cuda: str) -> None:
+    """A CUDA_HOME whose nvcc only tells a version, for a build that compiles nothing with it: with
+    DS_ACCELERATOR=cuda, DeepSpeed's setup.py asks for it in any case."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    lines = (
+        "#!/bin/sh",
+        "case $1 in",
+        f'-V|--version) echo "Cuda compilation tools, release {cuda}, V{cuda}.0" ;;',
+        '*) echo "this only stands in for nvcc: the plan has no CUDA toolkit" >&2; exit 1 ;;',
+        "esac",
+    )
+    write_program(folder / "bin" / "nvcc", "\n".join(lines) + "\n")
+
+
 def write_program(path: Path, text: str) -> None:
     """Write an executable file."""
     path.write_text(text, encoding="utf-8")

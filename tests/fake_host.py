@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deepbuild import facts
 from deepbuild.host import NOT_FOUND, Completed, FileId, NvmlAnswer, NvmlGpu
@@ -389,6 +389,12 @@ class FakeHost:
             }
         )
         return f"{prefix}/bin/{name}"
+
+    def set_libc(self, name: str) -> None:
+        """Another C library than that of Debian 12, for the interpreters that are there."""
+        for key, done in self.answers.items():
+            if key[1] == "interpreter":
+                self.answers[key] = replace(done, stdout=done.stdout.replace("glibc 2.36", name))
 
     def add_torch(
         self,

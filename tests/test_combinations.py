@@ -256,12 +256,14 @@ def test_11_sparse_attn_wants_torch_1(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["0.14.5", "0.16.9", "0.17.6", "0.18.4"])
 def test_12_evoformer_reads_gpu_0(release: str) -> None:
-    blind = box(change=installed("nvidia-cutlass"))
+    blind = box(change=lambda host: host.add_files("/opt/cutlass/include/cutlass", ("cutlass.h",)))
     assert "GPU" in skipped(planned(blind, release), "evoformer_attn")
     assert "0.18.5" in way_out(blind, release, "evoformer_attn")
     assert "evoformer_attn" in built(planned(blind, "0.18.5"))
     gpus = box(change=lambda host: host.add_gpus_nvml(("NVIDIA A100", "8.0"))).gpus
     assert "evoformer_attn" in built(planned(replace(blind, gpus=gpus), release))
+    wheel = replace(box(change=installed("nvidia-cutlass")), gpus=gpus)
+    assert "checkout" in skipped(planned(wheel, release), "evoformer_attn")
 
 
 # async_io of 0.9.5 to 0.10.3 passes -std=c++14; the accelerator of 0.12.4 to 0.12.6 calls itself.

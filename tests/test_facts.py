@@ -252,7 +252,7 @@ def test_any_text_may_be_asked_for(text):
 def test_specifiers_and_requirements_parse():
     for need in facts.op_need_rows():
         SpecifierSet(need.releases)
-        assert need.kind in {"header", "python", "torch", "gpu"}
+        assert need.kind in {"header", "python", "torch", "gpu", "driver"}
         assert need.probe or need.kind == "gpu"
         if need.kind in {"python", "torch"}:
             Requirement(need.name)

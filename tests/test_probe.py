@@ -558,7 +558,7 @@ def test_package_manager_and_root() -> None:
     host.remove("/usr/bin/apt-get")
     assert find_system(host, "").package_manager == ""
     host.files["/usr/bin/yum"] = "#!"
-    assert find_system(host, "").package_manager == "dnf"
+    assert find_system(host, "").package_manager == "yum"
 
 
 def test_tools() -> None:

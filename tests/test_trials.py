@@ -371,7 +371,7 @@ def small_toolkit(folder: Path, *lines: str) -> Toolkit:
 def kernel_error(store: Path, kit: Toolkit, cxx: str) -> str:
     host = MemoHost(store)
     compiler = Compiler("gcc", "12.2.0", cxx.replace("g++", "gcc"), cxx, "PATH", "", 20)
-    (tried,) = try_toolkits(host, [kit], [compiler], "13.0")
+    (tried,) = try_toolkits(host, [kit], [compiler], None)
     host.save()
     return tried.trials[0].error
 

@@ -19,7 +19,7 @@ from deepbuild.host import child_script
 from deepbuild.model import BuildPlan, FlagPolicy
 from deepbuild.render import render
 from deepbuild.source import copy_tree
-from deepbuild.toolkit import link_extra, make_overlay, write_program
+from deepbuild.toolkit import link_extra, make_overlay, make_version_stub, write_program
 
 # What the build may see of the user's environment; all else would be an unplanned influence.
 _PASSED_ON = (
@@ -113,8 +113,12 @@ def lay_out(work: Workspace, plan: BuildPlan, tree: Path) -> None:
 
 def _make_shims(work: Workspace, plan: BuildPlan) -> None:
     compiler, shims = plan.compiler, work.folder / "shims"
-    if compiler is None:
+    if plan.toolkit is None and plan.torch.cuda:
+        make_version_stub(work.folder / "cuda", plan.torch.cuda)
+    if compiler is None and plan.built_ops():
         raise BuildError("the plan names no compiler", wanted="a plan without blockers")
+    if compiler is None:
+        return
     for name, real in (("gcc", compiler.cc), ("g++", compiler.cxx)):
         write_program(shims / name, _shim(work, name, real, compiler.cxx, plan.flags))
     for name, target in (("cc", "gcc"), ("c++", "g++")):

@@ -9,6 +9,7 @@ from deepbuild.facts._load import load_rows, read_table
 
 # Installs into an environment of the user's, so root would be wrong there.
 UNPRIVILEGED = frozenset({"conda"})
+_SAME_PACKAGES = {"yum": "dnf"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class PackageRow:
 
     def names(self, manager: str) -> str | None:
         """The template for ``manager``; None where it is unknown or lacks the package."""
-        found = getattr(self, manager, None) if manager in managers() else None
+        column = _SAME_PACKAGES.get(manager, manager)
+        found = getattr(self, column, None) if manager in managers() else None
         return found if isinstance(found, str) else None
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 MACHINE_SCHEMA = 2
+_IN_ONE_FOLDER_FROM = 13
+_BESIDE_CUDA = {"cudnn", "cusparselt", "nccl", "nvshmem"}
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -114,6 +118,14 @@ class Torch(msgspec.Struct, frozen=True):
     nvidia: tuple[NvidiaPackage, ...] = ()
     host_bounds: tuple[HostBound, ...] = ()
     runtime: Runtime | None = None
+
+    def packages_of(self, major: int) -> tuple[NvidiaPackage, ...]:
+        """The nvidia wheels of one CUDA major version; those of another may be left over. `cuN`
+        holds all of CUDA N from 13 on; the folders by component are older ones', but for the
+        libraries that all have."""
+        if major < _IN_ONE_FOLDER_FROM:
+            return tuple(p for p in self.nvidia if not re.fullmatch(r"cu\d+", p.name))
+        return tuple(p for p in self.nvidia if p.name in {f"cu{major}", *_BESIDE_CUDA})
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -43,6 +43,7 @@ from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 __all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
+_DL_IN_LIBC = "2.34"
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
 
 
@@ -100,7 +101,8 @@ def plan(machine: Machine, source: Source, request: Request) -> BuildPlan:
         request = replace(request, ops=("auto",), allow_missing=())
     choices = _choose(machine, torch, source, request)
     compiler, arches = choices.compiler.compiler, choices.arches.arches
-    around = Surroundings(machine, source, torch, choices.toolkit, arches, compiler)
+    fitting = choices.compiler.fitting
+    around = Surroundings(machine, source, torch, choices.toolkit, arches, compiler, fitting)
     ops, op_blockers = choose_ops(around, request)
     blockers = [
         *_general_blockers(machine, python, torch),
@@ -125,13 +127,41 @@ def _circumstances(
     kept = tuple(name for name, cuda in folders.items() if not cuda or major in cuda)
     gone = tuple(name for name in folders if name not in kept)
     cutlass = cutlass_home(machine) if wants_cutlass else ""
-    return Circumstances(choices.compiler.unchecked, cutlass, kept, gone)
+    old_libc = _older_libc(machine.system.libc, _DL_IN_LIBC)
+    gds = any(op.name == "gds" for op in draft.built_ops())
+    unchecked = choices.compiler.unchecked
+    return Circumstances(unchecked, cutlass, kept, gone, needs_dl=gds and old_libc)
+
+
+def _older_libc(libc: str, than: str) -> bool:
+    """
+    >>> _older_libc("glibc 2.31", "2.34"), _older_libc("", "2.34")
+    (True, False)
+    """
+    name, _, number = libc.partition(" ")
+    return name == "glibc" and Version(number) < Version(than)
+
+
+def _choose_tools(
+    machine: Machine, torch: Torch, request: Request
+) -> tuple[ToolkitChoice | None, CompilerChoice]:
+    """The best toolkit with a compiler for it; where none goes with the best, with the next one."""
+    if not torch.cuda:
+        return None, choose_compiler(machine, torch, None, request)
+    first = toolkit = choose_toolkit(machine, torch, request)
+    alone: set[str] = set()
+    while toolkit.toolkit:
+        compiler = choose_compiler(machine, torch, toolkit.toolkit, request)
+        if compiler.planned:
+            return toolkit, compiler
+        alone.add(toolkit.toolkit.home)
+        toolkit = choose_toolkit(machine, torch, request, frozenset(alone))
+    return first, choose_compiler(machine, torch, first.toolkit, request)
 
 
 def _choose(machine: Machine, torch: Torch, source: Source, request: Request) -> _Choices:
-    toolkit = choose_toolkit(machine, torch, request) if torch.cuda else None
+    toolkit, compiler = _choose_tools(machine, torch, request)
     kit = toolkit.toolkit if toolkit else None
-    compiler = choose_compiler(machine, torch, kit, request)
     arches = (
         choose_arches(machine, torch, kit, request, source.version) if torch.cuda else _NO_ARCHES
     )
@@ -230,7 +260,8 @@ def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> li
                 "ROCM",
                 f"torch for ROCm {torch.hip}",
                 "torch for CUDA or CPU",
-                "build DeepSpeed's ROCm ops with its own setup.py: deepbuild knows CUDA and CPU",
+                "build with DeepSpeed's own setup.py, DS_ACCELERATOR=cuda and PYTORCH_ROCM_ARCH "
+                "set: deepbuild knows CUDA and CPU",
             )
         )
     if not python.headers:

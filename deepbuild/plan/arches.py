@@ -165,6 +165,10 @@ def _nearest(toolkit: Toolkit | None, arch: str) -> str:
     else PTX, which the driver compiles; "" if nvcc knows nothing older."""
     wanted = Version(number(arch))
     known = sorted(_known_to(toolkit), key=Version)
+    if number(arch) in known and number(arch) != arch.removesuffix(
+        "+PTX"
+    ):  # only its suffix is not
+        return number(arch)
     older = [k for k in known if Version(k) < wanted and k not in _TEGRA]
     if not older:
         return ""

@@ -30,13 +30,15 @@ INSISTED = "another one is insisted on with --cxx"
 
 @dataclass(frozen=True)
 class CompilerChoice:
-    """`unchecked` says why torch's own check of the compiler is to be switched off, "" if not."""
+    """`unchecked` says why torch's own check of the compiler is to be switched off, "" if not;
+    `fitting` are all that would do, with --cxx as well."""
 
     compiler: Compiler | None
     planned: PlannedCompiler | None
     decision: Decision
     blockers: tuple[Blocker, ...] = ()
     unchecked: str = ""
+    fitting: tuple[Compiler, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def choose_compiler(
     )
     planned = PlannedCompiler(best.family, best.version, best.cc, best.cxx)
     blockers = _runtime_blocker(best, around)
-    return CompilerChoice(best, planned, decision, blockers, _unchecked(best, around))
+    free = _Around(machine, torch, toolkit, replace(request, cxx=""))
+    others = tuple(each for each in machine.compilers if not _unfit(each, free))
+    return CompilerChoice(best, planned, decision, blockers, _unchecked(best, around), others)
 
 
 def _rank(each: Compiler, around: _Around) -> tuple[bool, bool, bool, bool, int, Version]:
@@ -91,7 +95,8 @@ def _why(best: Compiler, around: _Around) -> str:
     if around.request.cxx:
         return f"insisted on with --cxx; {_accepted_by(around)} accept it"
     newer = [c for c in around.machine.compilers if _is_newer(c, best) and not _unfit(c, around)]
-    loads = " and whose code the libstdc++ here can load" if newer else ""
+    unloadable = any(_too_new_runtime(each, around.torch) for each in newer)
+    loads = " and whose code the libstdc++ here can load" if unloadable else ""
     return f"the newest that {_accepted_by(around)} accept{loads}"
 
 
@@ -174,7 +179,7 @@ def _unfit(each: Compiler, around: _Around) -> str:
 
 def _version_unfit(each: Compiler, around: _Around) -> str:
     torch, major = around.torch, _version(each).major
-    wanted = torch.min_cxx_std or 17
+    wanted = max(17, torch.min_cxx_std)  # DeepSpeed's builders pass -std=c++17 from 0.14 on
     if each.family == "gcc" and major < _OLDEST_GCC.get(torch.min_cxx_std, 9):
         return f"too old for torch's {_std(torch)} headers"
     if each.cxx_std and each.cxx_std < wanted:

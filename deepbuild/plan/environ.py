@@ -31,6 +31,8 @@ class Circumstances:
     cutlass: str = ""
     loader_path: tuple[str, ...] = ()
     loader_left_out: tuple[str, ...] = ()
+    needs_dl: bool = False
+    """Whether libcufile is linked where dlopen is in a library of its own."""
 
 
 def environment(plan: BuildPlan, around: Circumstances) -> dict[str, EnvVar]:
@@ -42,6 +44,9 @@ def environment(plan: BuildPlan, around: Circumstances) -> dict[str, EnvVar]:
     env |= _compilers(plan.compiler, around.unchecked)
     env |= _parallel(plan.jobs)
     env |= _folders(plan.python, plan.compiler)
+    if around.needs_dl:
+        reason = "before glibc 2.34 libcufile finds dlopen only in libdl, and does not name it"
+        env["LDFLAGS"] = EnvVar("-Wl,--no-as-needed -ldl", reason)
     return env | _parts(plan.extra, around) | _loader_path(around)
 
 
@@ -54,14 +59,20 @@ def _accelerator_reason(accelerator: str) -> str:
 def _cuda(
     toolkit: PlannedToolkit | None, cuda: str | None, arches: tuple[str, ...]
 ) -> dict[str, EnvVar]:
-    if toolkit is None:
+    ignored = EnvVar("1", "the arch list says which GPUs are built for, not the first one here")
+    if toolkit is None and cuda is None:
         return {}
+    if toolkit is None:
+        reason = "no toolkit: a stand-in only answers DeepSpeed's question for nvcc's version"
+        home = EnvVar("{work}/cuda", reason)
+        return {"CUDA_HOME": home, "DS_IGNORE_CUDA_DETECTION": ignored}
     env = {
         "CUDA_HOME": EnvVar("{work}/cuda", f"{toolkit.via}; nvcc {toolkit.version} through a shim"),
         "TORCH_CUDA_ARCH_LIST": EnvVar(
             ";".join(arches), "without it, DeepSpeed's defaults hold arches that nvcc may refuse"
         ),
     }
+    env["DS_IGNORE_CUDA_DETECTION"] = ignored
     if toolkit.version != cuda:
         # DeepSpeed's own table of minor versions that go together ends at CUDA 12.
         same = toolkit.version.partition(".")[0] == (cuda or "").partition(".")[0]
@@ -138,11 +149,11 @@ def _parts(extra: dict[str, str], around: Circumstances) -> dict[str, EnvVar]:
     env = {}
     if around.cutlass:
         env["CUTLASS_PATH"] = EnvVar(around.cutlass, "evoformer_attn is made of CUTLASS")
-    targets = ", ".join(extra.values())
-    if any(name.startswith("include/") for name in extra):
-        env["CPATH"] = EnvVar(f"{EXTRA}/include", f"links to headers of {targets}")
-    if any(name.startswith("lib/") for name in extra):
-        env["LIBRARY_PATH"] = EnvVar(f"{EXTRA}/lib", f"links to libraries of {targets}")
+    for folder, variable in (("include", "CPATH"), ("lib", "LIBRARY_PATH")):
+        targets = [target for name, target in extra.items() if name.startswith(f"{folder}/")]
+        if targets:
+            reason = f"links to {', '.join(targets)}, which no compiler finds by itself"
+            env[variable] = EnvVar(f"{EXTRA}/{folder}", reason)
     return env
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from packaging.version import Version
 
 from deepbuild import facts
 from deepbuild.model import Interpreter, Machine
+from deepbuild.plan.gpus import gpu_capability
+
+_FIRST_IN_CONDA = Version("11.3")
 
 
 def install(machine: Machine, need: str, **fields: str | int) -> str:
@@ -61,9 +67,17 @@ def gcc(machine: Machine, least: int, most: int | None) -> str:
     elif not most and not offered:
         ways.append(install(machine, "gcc"))
     if most and not fitting:
-        wanted = f"g++ {least} to {most}: {system.name} offers none that is known"
-        ways.append(f"{facts.install_command('gcc-N', 'conda', N=most)}   # {wanted}")
+        ways += _any_gcc(machine, least, most, offered)
     return "\nor ".join(ways) or install(machine, "gcc")
+
+
+def _any_gcc(machine: Machine, least: int, most: int, offered: tuple[int, ...]) -> list[str]:
+    """For a distribution that offers none that fits, or nobody knows what."""
+    system, wanted = machine.system, f"# g++ {least} to {most}"
+    packaged = facts.install_command("gcc-N", system.package_manager, root=system.root, N=most)
+    ways = [f"{packaged}   {wanted}: its name may be another"] if packaged and not offered else []
+    in_conda = conda(machine, "gcc-N", N=most) or facts.install_command("gcc-N", "conda", N=most)
+    return [*ways, f"{in_conda}   {wanted}"]
 
 
 def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
@@ -71,11 +85,12 @@ def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
     found = []
     for name in machine.modules:
         family, version = name.split("/")[-2:]
-        major = version.split(".")[0].split("-")[0]
-        fits = major.isdigit() and least <= int(major) <= (most or int(major))
+        numbers = re.findall(r"\d+", version)
+        fits = bool(numbers) and least <= int(numbers[0]) <= (most or int(numbers[0]))
         if family.lower().startswith(("gcc", "gnu")) and fits:
-            found.append((int(major), name))
-    return [name for _, name in sorted(found, reverse=True)]
+            # GCCcore is only a part of EasyBuild's GCC.
+            found.append((int(numbers[0]), "core" not in family.lower(), name))
+    return [name for *_, name in sorted(found, reverse=True)]
 
 
 def libstdcxx(machine: Machine, major: int, least: int, most: int | None) -> str:
@@ -101,10 +116,10 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
     if command:
         ways.append(f"{command}   # from NVIDIA's repository")
     need = "cuda-toolkit" if int(major) >= 12 else "cuda-toolkit-11"
-    without_root = facts.install_command(need, "conda", **fields)
-    ways += [f"without root: {without_root}"] if int(major) >= 11 else []
-    if machine.gpus.devices:
-        names = ",".join(dict.fromkeys(gpu.capability for gpu in machine.gpus.devices))
+    in_conda = conda(machine, need, **fields) or facts.install_command(need, "conda", **fields)
+    ways += [f"without root: {in_conda}"] if Version(cuda) >= _FIRST_IN_CONDA else []
+    names = ";".join(dict.fromkeys(filter(None, map(gpu_capability, machine.gpus.devices))))
+    if names:
         ways.append(
             f'build the wheel on another machine (deepbuild wheel --arch "{names}") '
             "and install it here"
@@ -113,11 +128,12 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
 
 
 def _cuda_modules(machine: Machine, cuda: str) -> list[str]:
-    """The modules of a toolkit of this major version, one of this very version first."""
-    major = cuda.partition(".")[0]
-    names = []
+    """The modules of a toolkit of this major version, the nearest minor version first."""
+    wanted = Version(cuda)
+    found = []
     for name in machine.modules:
-        family, version = name.split("/")[-2:]
-        if "cuda" in family.lower() and version.partition(".")[0] == major:
-            names.append(name)
-    return sorted(names, key=lambda name: not name.rpartition("/")[2].startswith(cuda))
+        # The last number: Cray writes 24.9_12.6, the first being its own release.
+        numbers = re.findall(r"\d+\.\d+", name) if "cuda" in name.lower() else []
+        if numbers and Version(numbers[-1]).major == wanted.major:
+            found.append((abs(Version(numbers[-1]).minor - wanted.minor), name))
+    return [name for _, name in sorted(found)]

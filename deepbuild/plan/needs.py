@@ -17,6 +17,8 @@ from deepbuild.plan.toolkits import ToolkitChoice
 
 _WHEELS = {"nccl.h": "nvidia-nccl-cu{major}", "cutlass/cutlass.h": "nvidia-cutlass"}
 _PINNED_BY_TORCH = {"triton"}
+_ONLY_X86 = {"deepspeed-kernels"}
+_TAKES_CUTLASS_WHEEL = Version("0.18.5")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Surroundings:
     toolkit: ToolkitChoice | None
     arches: tuple[str, ...]
     compiler: Compiler | None
+    fitting: tuple[Compiler, ...] = ()
+    """All that the chosen toolkit and torch accept."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,26 @@ def unmet_need(op: Op, around: Surroundings) -> Obstacle | None:
 def _look_for(need: OpNeedRow, around: Surroundings) -> str:
     """Why a need is unmet, "" if it is met."""
     if need.kind == "header":
-        return find_part(need.probe, around.machine, around.toolkit).missing
+        part = find_part(need.probe, around.machine, around.toolkit)
+        return part.missing or _only_a_checkout(part.folder, around)
     if need.kind == "gpu":
         return "" if visible_gpus(around.machine) else "none is visible here"
+    if need.kind == "driver":
+        newest = around.machine.gpus.driver_cuda
+        too_new = bool(newest) and Version(newest) >= Version(need.probe)
+        return f"the one here is for CUDA {newest}" if too_new else ""
     if need.kind == "torch":
         return _unsatisfied(need.name, around.torch.version)
     project = Requirement(need.name).name
     packages = around.machine.python.packages if around.machine.python else {}
     return _unsatisfied(need.name, packages.get(project, ""))
+
+
+def _only_a_checkout(folder: str, around: Surroundings) -> str:
+    """Older evoformer_attn reads the CHANGELOG.md of a CUTLASS checkout, which the wheel lacks."""
+    old = Version(Version(around.source.version).base_version) < _TAKES_CUTLASS_WHEEL
+    wheel = "/cutlass_library/" in folder
+    return "the wheel does not do for this release: name a checkout, CUTLASS_PATH" * (old and wheel)
 
 
 def _unsatisfied(requirement: str, version: str) -> str:
@@ -77,16 +93,23 @@ def _unsatisfied(requirement: str, version: str) -> str:
 
 
 def _fix(need: OpNeedRow, around: Surroundings) -> str:
-    major = (around.torch.cuda or "13").partition(".")[0]
     if need.kind == "gpu":
         return "use DeepSpeed 0.18.5 or later, or build where such a GPU is"
-    if need.kind == "python" and Requirement(need.name).name in _PINNED_BY_TORCH:
-        return f"leave {need.op} out: torch pins its own {need.probe}, and another one breaks it"
     if need.kind == "python":
-        return fixes.pip(around.machine, need.name)
+        return _package_fix(need, around)
     if need.probe in _WHEELS:
+        major = (around.torch.cuda or "13").partition(".")[0]
         return fixes.pip(around.machine, _WHEELS[need.probe].format(major=major))
     return f"leave {need.op} out, or provide {need.name}"
+
+
+def _package_fix(need: OpNeedRow, around: Surroundings) -> str:
+    project, arch = Requirement(need.name).name, around.machine.system.arch
+    if project in _PINNED_BY_TORCH:
+        return f"leave {need.op} out: torch pins its own {project}, and another one breaks it"
+    if project in _ONLY_X86 and arch != "x86_64":
+        return f"leave {need.op} out: {project} has no wheel for {arch}"
+    return fixes.pip(around.machine, need.name)
 
 
 def lacking(op: Op, around: Surroundings) -> Obstacle | None:
@@ -116,8 +139,10 @@ def _libaio_fix(around: Surroundings, chosen: Compiler) -> str:
     """Where the distribution has libaio, a compiler with a sysroot of its own does not look there:
     then it must be installed for that one, or another compiler taken."""
     machine = around.machine
-    there = any(found.folder == "/usr/include" for found in machine.headers.get("libaio.h", ()))
-    others = [c for c in machine.compilers if c.cxx_std and "libaio" not in c.lacks]
+    hidden = "libaio.h" in chosen.lacks["libaio"]  # the header is not found, though it may be there
+    headers = machine.headers.get("libaio.h", ())
+    there = hidden and any(found.folder == "/usr/include" for found in headers)
+    others = [c for c in around.fitting if "libaio" not in c.lacks]
     ways = [f"--cxx {others[0].cxx}, which finds it"] if others else []
     ways += [] if there else [fixes.install(machine, "libaio")]
     conda = fixes.conda(machine, "libaio")
@@ -128,6 +153,6 @@ def _libaio_fix(around: Surroundings, chosen: Compiler) -> str:
 def _openmp_fix(around: Surroundings, chosen: Compiler) -> str:
     machine, major = around.machine, Version(chosen.version).major
     ways = [fixes.install(machine, "openmp-clang", N=major)]
-    gccs = [c for c in machine.compilers if c.family == "gcc" and c.cxx_std]
+    gccs = [c for c in around.fitting if c.family == "gcc"]
     ways.append(f"--cxx {gccs[0].cxx}" if gccs else fixes.install(machine, "gcc"))
     return "\nor ".join(ways)

@@ -9,7 +9,7 @@ from deepbuild.model import Op
 from deepbuild.plan import fixes
 from deepbuild.plan.gpus import number
 from deepbuild.plan.needs import Obstacle, Surroundings, lacking, unmet_need
-from deepbuild.plan.toolkits import own_packs
+from deepbuild.plan.toolkits import other_torches, own_packs
 
 __all__ = ["Obstacle", "Surroundings", "find_obstacle", "has_device_code", "op_arches"]
 
@@ -55,13 +55,13 @@ def _mismatched(op: Op, around: Surroundings) -> Obstacle | None:
     cuda_libraries = sorted(set(op.libraries) & set(kit.libraries if kit else ()))
     if kit is None or not (has_device_code(op) or cuda_libraries):
         return None
-    torch = around.torch
+    torch, machine = around.torch, around.machine
     links = f"it links {', '.join(cuda_libraries)} of CUDA {kit.version}, and torch has another"
     check = f"torch's own check refuses nvcc {kit.version} for CUDA {torch.cuda}, whatever is set"
     return Obstacle(
         check if has_device_code(op) else links,
         f"a CUDA {torch.cuda} toolkit",
-        fixes.toolkit(around.machine, torch.cuda or "")[0],
+        "\nor ".join([fixes.toolkit(machine, torch.cuda or "")[0], *other_torches(machine, torch)]),
     )
 
 

@@ -23,9 +23,6 @@ from deepbuild.model import (
 from deepbuild.plan import fixes
 
 INSISTED = "another one is insisted on with --cuda-home"
-_CU = re.compile(r"^cu\d+$")
-_IN_ONE_FOLDER_FROM = 13
-_BESIDE_CUDA = {"cudnn", "cusparselt", "nccl", "nvshmem"}
 _PROGRAMS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
 # Compilers look here by themselves. Linking /usr/include into a CUDA_HOME would put the plain C
 # headers before the C++ library's own, which breaks <cmath> and others.
@@ -46,12 +43,22 @@ class ToolkitChoice:
     """Whether torch's own check refuses it for ops with device code."""
 
 
-def choose_toolkit(machine: Machine, torch: Torch, request: Request) -> ToolkitChoice:
+def choose_toolkit(
+    machine: Machine, torch: Torch, request: Request, without_compiler: frozenset[str] = frozenset()
+) -> ToolkitChoice:
     """The toolkit for torch's CUDA: equal, else of the same major version (newest first), and
     completed from torch's own wheels where headers are missing. One of another major version only
-    where the request allows it, and after all others."""
+    where the request allows it, and after all others.
+
+    Args:
+        without_compiler: homes of those that no host compiler here goes with.
+    """
     assert torch.cuda is not None
-    refusals = {kit.home: _refusal(kit, torch, request) for kit in machine.toolkits}
+    alone = dict.fromkeys(without_compiler, "no host compiler here goes with it")
+    refusals = {
+        kit.home: _refusal(kit, torch, request) or alone.get(kit.home, "")
+        for kit in machine.toolkits
+    }
     fitting = [kit for kit in machine.toolkits if not refusals[kit.home]]
     if not fitting:
         return _no_toolkit(machine, torch, request, refusals)
@@ -173,14 +180,8 @@ def _packs(kit: Toolkit, torch: Torch) -> tuple[NvidiaPackage, ...]:
 
 
 def own_packs(torch: Torch) -> tuple[NvidiaPackage, ...]:
-    """The folders of torch's nvidia wheels that are of its own CUDA. Those of another major
-    version may lie there still: `cuN` holds all of CUDA N (13 and newer); the folders by
-    component are CUDA 12's, but for the libraries that both have."""
-    major = int((torch.cuda or "0").partition(".")[0])
-    if major < _IN_ONE_FOLDER_FROM:
-        return tuple(pack for pack in torch.nvidia if not _CU.match(pack.name))
-    own = {f"cu{major}", *_BESIDE_CUDA}
-    return tuple(pack for pack in torch.nvidia if pack.name in own)
+    """The folders of torch's nvidia wheels that are of its own CUDA."""
+    return torch.packages_of(Version(torch.cuda or "0").major)
 
 
 def _planned(kit: Toolkit, torch: Torch) -> PlannedToolkit:
@@ -230,11 +231,13 @@ def _toolkit_fix(machine: Machine, torch: Torch, request: Request, asked: str) -
         option = "--cuda-home" if request.cuda_home else "--toolkit"
         return f"leave {option} away: {_label(others[0])} fits"
     mends = [f"{p.subject}: {p.fix}" for p in machine.problems if p.fix]
-    ways = [*fixes.toolkit(machine, asked), *_other_torches(machine, torch), *mends]
+    ways = [*fixes.toolkit(machine, asked), *other_torches(machine, torch), *mends]
+    if not request.allow_cuda_mismatch and machine.toolkits:
+        ways.append("--allow-cuda-mismatch, for the ops without device code alone")
     return "\n".join([ways[0], *(f"or {way}" for way in ways[1:])])
 
 
-def _other_torches(machine: Machine, torch: Torch) -> list[str]:
+def other_torches(machine: Machine, torch: Torch) -> list[str]:
     """The builds of the same torch for the major versions that toolkits here have."""
     row = facts.torch_row(torch.version)
     here = {Version(kit.version).major for kit in machine.toolkits}
@@ -243,8 +246,9 @@ def _other_torches(machine: Machine, torch: Torch) -> list[str]:
         return []
     if not builds:
         return _other_releases(here)
-    release = Version(torch.version).public
-    names = " or ".join(f"{release}+cu{cuda.replace('.', '')}" for cuda in builds)
+    release = Version(torch.version)
+    number = release.public if not release.is_prerelease else f"{release.major}.{release.minor}"
+    names = " or ".join(f"{number}+cu{cuda.replace('.', '')}" for cuda in builds)
     return [f"use the build of torch for the toolkit that is here: {names}"]
 
 

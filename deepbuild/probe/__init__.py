@@ -52,7 +52,7 @@ def probe(
     compilers = find_compilers(host, cxx, interpreter) if toolchain else ()
     kept = f"{work_folder}/toolkits"
     found, problems = find_toolkits(host, cuda_home, interpreter, kept) if toolchain else ((), ())
-    toolkits = try_toolkits(host, found, compilers, torch.cuda if torch else None)
+    toolkits = try_toolkits(host, found, compilers, torch)
     system, gpus = find_system(host, libc), find_gpus(host)
     return Machine(
         system=system,

@@ -11,7 +11,7 @@ from deepbuild.model import System, Tools
 _PACKAGE_MANAGERS = {
     "apt-get": "apt",
     "dnf": "dnf",
-    "yum": "dnf",
+    "yum": "yum",
     "zypper": "zypper",
     "pacman": "pacman",
     "apk": "apk",

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from deepbuild.host import Host
-from deepbuild.model import Compiler, Toolkit, Trial, replace
+from deepbuild.model import Compiler, Toolkit, Torch, Trial, replace
 from deepbuild.probe.compilers import first_error, watched_by
 
-# A kernel with a template, a launch and the C++ library: each part of nvcc has work to do.
-_KERNEL = """#include <cuda_runtime.h>
+# A kernel with a template, a launch and the C++ library: each part of nvcc has work. The first
+# headers are in packages of their own (cccl, profiler); torch's and DeepSpeed's sources need them.
+_KERNEL = """#include <cuda_fp16.h>
+#include <cuda_profiler_api.h>
+#include <cuda_runtime.h>
 #include <vector>
 template <class T> __global__ void twice(T* x) { x[threadIdx.x] *= T(2); }
 int trial(std::vector<float*>& x) {
@@ -24,27 +27,28 @@ _MOST = 3  # compilers to try with one toolkit before giving it up
 
 
 def try_toolkits(
-    host: Host, toolkits: Sequence[Toolkit], compilers: Sequence[Compiler], cuda: str | None
+    host: Host, toolkits: Sequence[Toolkit], compilers: Sequence[Compiler], torch: Torch | None
 ) -> tuple[Toolkit, ...]:
     """The toolkits, each with trials of the compilers in their order until one works; until two do
     where the toolkit is of torch's CUDA major version, since the newest is not always chosen."""
-    major = (cuda or "").partition(".")[0]
-    enough = {kit.home: 2 if kit.version.startswith(f"{major}.") else 1 for kit in toolkits}
-    return tuple(
-        replace(kit, trials=_trials(host, kit, compilers, enough[kit.home])) for kit in toolkits
-    )
+    return tuple(replace(kit, trials=_trials(host, kit, compilers, torch)) for kit in toolkits)
 
 
 def _trials(
-    host: Host, kit: Toolkit, compilers: Sequence[Compiler], enough: int
+    host: Host, kit: Toolkit, compilers: Sequence[Compiler], torch: Torch | None
 ) -> tuple[Trial, ...]:
     """None where a part is missing that must come from elsewhere: a trial would say no more."""
     if "cuda_runtime.h" in kit.missing or "crt/host_config.h" in kit.missing:
         return ()
+    major = Version(kit.version).major
+    own = torch is not None and Version(torch.cuda or "0").major == major
+    beside = (
+        [pack.include for pack in torch.packages_of(major) if pack.include] if own and torch else []
+    )
     tried: list[Trial] = []
     for compiler in [each for each in compilers if _accepts(kit, each)][:_MOST]:
-        tried.append(Trial(compiler.cxx, _error(host, kit, compiler)))
-        if sum(not trial.error for trial in tried) == enough:
+        tried.append(Trial(compiler.cxx, _error(host, kit, compiler, beside)))
+        if sum(not trial.error for trial in tried) == (2 if own else 1):
             break
     return tuple(tried)
 
@@ -57,9 +61,10 @@ def _accepts(kit: Toolkit, compiler: Compiler) -> bool:
     return most is None or Version(compiler.version).major <= most
 
 
-def _error(host: Host, kit: Toolkit, compiler: Compiler) -> str:
-    # The folders are given since a toolkit of wheels or of HPC SDK parts does not know its own.
-    folders = [f"-I{folder}" for folder in kit.include if not folder.startswith("/usr/include")]
+def _error(host: Host, kit: Toolkit, compiler: Compiler, beside: Sequence[str]) -> str:
+    # The folders are given since a toolkit of wheels or of HPC SDK parts does not know its own;
+    # those of torch's wheels since the build's overlay has them as well.
+    folders = [f"-I{f}" for f in (*kit.include, *beside) if not f.startswith("/usr/include")]
     # nvcc notes headers by these names from CUDA 10.2 on; an older one ignores no option.
     noted = ["-MD", "-MF", "{headers}"] if Version(kit.version) >= _NOTES_HEADERS else []
     argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *noted, *folders, "-o", "{out}", "{source}"]

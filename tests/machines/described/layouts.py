@@ -92,6 +92,7 @@ def old_libc_with_gds() -> FakeHost:
     host.add_toolkit("12.4", link="/usr/local/cuda")
     host.add_gpus_nvml(("NVIDIA A10", "8.6"), driver="535.183.01", cuda="12.2")
     host.add_libaio()
+    host.set_libc("glibc 2.31")
     return host
 
 
