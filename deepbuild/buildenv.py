@@ -3,6 +3,7 @@ machines where the torch to build for is not installed."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Completed, Host
 from deepbuild.probe.answers import last_line
 from deepbuild.probe.python import find_interpreter
+
+_TOLD = "ERROR|The user requested"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class BuildEnvironments:
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         steps = (
             [base, "-m", "venv", str(folder)],
-            [*pip, "install", "--no-compile", f"torch=={torch}", "numpy"],
+            [*pip, "install", "--no-compile", _requirement(torch), "numpy"],
         )
         try:
             for step in steps:
@@ -88,6 +91,15 @@ def _release(torch: str) -> str:
         ) from None
 
 
+def _requirement(torch: str) -> str:
+    """
+    >>> _requirement("2.14.1+cu130"), _requirement("2.14")
+    ('torch==2.14.1+cu130', 'torch==2.14.*')
+    """
+    whole = len(Version(torch).release) > 2 or Version(torch).local
+    return f"torch=={torch}" if whole else f"torch=={torch}.*"
+
+
 def _reason(done: Completed) -> str:
-    errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+    errors = [line for line in done.stderr.splitlines() if re.search(_TOLD, line)]
     return "\n".join(errors[:3]) or last_line(done)

@@ -119,7 +119,8 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
 @BUILDING
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the plan as JSON.")
 def plan(output: str, as_json: bool, **options: Any) -> int:
-    """Show what would be built, with the reason for each choice. Builds nothing.
+    """Show what would be built, with the reason for each choice. Builds nothing; --torch and
+    --toolkit fetch what they name, once, into the cache.
 
     \b
     Examples:
@@ -134,6 +135,7 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
         planned = stages.plan(target_of(options), request_of("wheel", options))
     if output:
         _save(Path(output), codec.dump(planned))
+        click.echo(f"saved; to build it: deepbuild wheel {output}", err=True)
     _show(as_json, planned, lambda: plan_report(planned, work=str(stages.work_folder(planned))))
     return Exit.BLOCKED if planned.blockers else Exit.DONE
 
@@ -195,7 +197,7 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         stages = _stages(terminal)
         path = Path(given).absolute() if given else None
         if path:
-            allowed = ("python", "torch", *(["ops"] if path.suffix == ".whl" else []))
+            allowed = ("python", *(["ops", "torch"] if path.suffix == ".whl" else []))
             refuse_all_but(context, given, *allowed)
         request = request_of("install", options)
         stages.require_here(target_of(options))

@@ -69,7 +69,7 @@ class Installer:
     # ------------------------------------------------------------ before
 
     def _require_fit(self, wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
-        _require_ops(wheel, contents, required)
+        _require_ops(wheel, contents, required, self.python)
         wrong = [*self._tag_problems(wheel), *_torch_problems(contents, self.torch)]
         if self.python.externally_managed:
             wrong.append(f"{self.python.prefix} belongs to the distribution (externally managed)")
@@ -261,14 +261,17 @@ def _as_install_error(python: Interpreter) -> Iterator[None]:
         ) from None
 
 
-def _require_ops(wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
+def _require_ops(
+    wheel: Path, contents: Contents, required: tuple[str, ...], python: Interpreter
+) -> None:
     missing = [op for op in required if op not in contents.installed_ops]
     if missing:
         raise InstallError(
             f"{wheel.name} does not hold {', '.join(missing)}",
             found=", ".join(contents.installed_ops) or "no ops in it",
             wanted=", ".join(required),
-            hint=f"build one that does: deepbuild install --ops {','.join(required)}",
+            hint="build one that does: deepbuild install --python "
+            f"{python.executable} --ops {','.join(required)}",
         )
 
 

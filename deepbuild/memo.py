@@ -50,6 +50,11 @@ class MemoHost(LocalHost):
         if isinstance(answers, dict):
             self._answers = answers
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is remembered yet, so that answers take their time."""
+        return not self._answers
+
     def run(
         self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
     ) -> Completed:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+_LEAST = 64 * 2**20
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -31,7 +32,12 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         )
         if not match:
             self.fail(f"{value!r} is no size; write it like 16G", param, ctx)
-        return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
+        size = int(float(match.group(1)) * _SIZES[match.group(2).upper()])
+        if size < _LEAST:
+            self.fail(
+                f"{value} is {size} bytes, too little for one compiler; write 16G", param, ctx
+            )
+        return size
 
 
 def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -77,7 +83,12 @@ BUILDING = _together(
         help="A release (0.19.8), a source folder, or git+URL@REF. Default: the newest release.",
     ),
     PYTHON,
-    click.option("--torch", default="", metavar="VERSION", help="Build for a torch not installed."),
+    click.option(
+        "--torch",
+        default="",
+        metavar="VERSION",
+        help="Build for a torch not installed, in an environment made for it (some GB).",
+    ),
     click.option(
         "--ops",
         default=None,

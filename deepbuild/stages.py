@@ -121,6 +121,8 @@ class Stages:
     def _look(
         self, host: Host, python: str, request: Request, *, toolchain: bool = True
     ) -> Machine:
+        if toolchain and self.host.is_new:
+            self.tell.note("trying what the compilers and toolkits here can do (once)")
         return probe(
             host,
             python=python,
@@ -248,7 +250,8 @@ class Stages:
             f"no torch in {python}",
             found="no torch/version.py in " + ", ".join(machine.torch_looked_for),
             wanted=f"the torch that the wheel was built for: {torch}",
-            hint=f"{python} -m pip install '{torch}'",
+            hint=f"{python} -m pip install '{torch}'\n"
+            "or name the environment that has it: --python /path/to/venv",
         )
 
     def _read_given(self, given: Path | None) -> BuildPlan | None:

@@ -166,7 +166,13 @@ def test_unknown_op_suggests_the_known_one(run, planning):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("16G", 2**34), ("16GiB", 2**34), ("16gb", 2**34), ("1.5 G", 3 * 2**29), ("4096", 4096)],
+    [
+        ("16G", 2**34),
+        ("16GiB", 2**34),
+        ("16gb", 2**34),
+        ("1.5 G", 3 * 2**29),
+        ("1073741824", 2**30),
+    ],
 )
 def test_sizes(text, size):
     assert Size().convert(text, None, None) == size

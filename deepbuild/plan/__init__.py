@@ -199,7 +199,7 @@ def _draft(
         memory=memory,
         decisions=_decisions(machine, source, choices, jobs_decision),
         blockers=(),
-        warnings=_warnings(choices, machine, request),
+        warnings=_warnings(choices, machine, request, ops),
         allow_missing=request.allow_missing,
         local_version=local,
         wheel=_wheel_name(source, local, python, ops),
@@ -233,11 +233,14 @@ def _shell(machine: Machine) -> tuple[Decision, ...]:
     return (Decision("shell", f"not used: {', '.join(f.subject for f in bad)}", told),)
 
 
-def _warnings(choices: _Choices, machine: Machine, request: Request) -> tuple[str, ...]:
+def _warnings(
+    choices: _Choices, machine: Machine, request: Request, ops: tuple[PlannedOp, ...]
+) -> tuple[str, ...]:
+    coded = any(op.arches for op in ops if op.verdict != "skip")
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
     unused = () if choices.toolkit else _without_cuda(machine, request)
-    arches = choices.arches.warnings
-    return (*unused, *toolkit, *arches, *choices.driver_warnings, *choices.cpu.warnings)
+    device = (*choices.arches.warnings, *choices.driver_warnings) if coded else ()
+    return (*unused, *toolkit, *device, *choices.cpu.warnings)
 
 
 def _without_cuda(machine: Machine, request: Request) -> tuple[str, ...]:
@@ -291,7 +294,8 @@ def _tool_blockers(choices: _Choices, wanted: tuple[Op, ...], request: Request) 
     would silently be left out of an "auto" list. What was insisted on must fit in any case."""
     found = list(choices.compiler.blockers) if wanted or request.cxx else []
     for_cuda = any(op.derives_cuda for op in wanted)
-    if choices.toolkit and (for_cuda or request.cuda_home):
+    insisted = request.cuda_home or request.toolkit not in {"", "auto"}
+    if choices.toolkit and (for_cuda or insisted):
         found += choices.toolkit.blockers
     if choices.toolkit and for_cuda:
         found += choices.arches.blockers

@@ -296,7 +296,8 @@ def _blocker(around: _Around, arch: str, refusal: str) -> Blocker:
     if _accepts(around.toolkit, arch):
         fix = "--deepspeed 0.16.4 or newer; or leave the arch out"
         return Blocker("ARCH_REFUSED", found, "a DeepSpeed that knows it", fix)
-    return Blocker("ARCH_REFUSED", found, wanted, _way_out(around.toolkit, arch))
+    fix = f"leave {arch} out, or use {_way_out(around.toolkit, arch)}"
+    return Blocker("ARCH_REFUSED", found, wanted, fix)
 
 
 def _nothing_left(around: _Around, wanted: _Wanted) -> Blocker:
@@ -306,7 +307,8 @@ def _nothing_left(around: _Around, wanted: _Wanted) -> Blocker:
     if wanted.arches:
         last = wanted.arches[-1]
         found = f"{', '.join(wanted.arches)} (from {wanted.evidence}): {_refusal(last, around)}"
-        fix = f"{_blocker(around, last, '').fix};\nfor other GPUs, {fix}"
+        own = _blocker(around, last, "").fix.removeprefix(f"leave {last} out, or use ")
+        fix = f"{own};\nfor other GPUs, {fix}"
     least = f"at least one arch that nvcc builds for ({known})" if known else "at least one arch"
     return Blocker("NO_ARCH", found, least, fix)
 

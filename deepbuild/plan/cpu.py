@@ -29,7 +29,7 @@ def choose_cpu(machine: Machine, compiler: PlannedCompiler | None, request: Requ
     """
     level, reason = _level(machine, request)
     target = _target(level, machine.system.arch)
-    flags, warnings = _flags(target, compiler)
+    target, flags, warnings = _flags(target, compiler)
     name = public_name(target.name)
     decision = Decision(
         "CPU level", name, reason, f"archspec; this CPU is {machine.cpu.name or 'unknown to it'}"
@@ -71,22 +71,25 @@ def _target(level: str, arch: str) -> Any:
     )
 
 
-def _flags(target: Any, compiler: PlannedCompiler | None) -> tuple[tuple[str, ...], list[str]]:
-    """The compiler's flags for a target, or for the nearest ancestor that this compiler knows."""
+def _flags(target: Any, compiler: PlannedCompiler | None) -> tuple[Any, tuple[str, ...], list[str]]:
+    """A target, or the nearest ancestor that this compiler knows, with its flags."""
     if compiler is None:
-        return (), []
+        return target, (), []
     for candidate in [target, *target.ancestors]:
         try:
             flags = candidate.optimization_flags(compiler.family, compiler.version)
         except Exception:
             continue
         if candidate is target:
-            return tuple(flags.split()), []
+            return target, tuple(flags.split()), []
         names = public_name(target.name), public_name(candidate.name)
-        return tuple(flags.split()), [
-            f"{compiler.family} {compiler.version} does not know {names[0]}: built for {names[1]}."
-        ]
-    return (), [f"{compiler.family} {compiler.version} has no flag for {target.name}: its default."]
+        known = f"{compiler.family} {compiler.version} does not know {names[0]}"
+        return candidate, tuple(flags.split()), [f"{known}: built for {names[1]}."]
+    return (
+        target,
+        (),
+        [f"{compiler.family} {compiler.version} has no flag for {target.name}: its default."],
+    )
 
 
 def simd_macro(target: Any) -> str:

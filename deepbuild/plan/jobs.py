@@ -25,5 +25,6 @@ def choose_jobs(machine: Machine, request: Request) -> tuple[int, int, Decision]
     if request.jobs:
         limits.append((request.jobs, "asked for with --jobs"))
     jobs, reason = min(limits)
+    reason += f", so not the {request.jobs} of --jobs" if jobs < request.jobs else ""
     decision = Decision("jobs", str(max(1, jobs)), reason, here.memory_from)
     return max(1, jobs), request.memory, decision

@@ -99,8 +99,8 @@ def _judge(
         return replace(entry, reason=obstacle.reason), None
     if obstacle.general:
         return replace(entry, verdict="blocked", reason=obstacle.reason), None
-    others = "\nor build all that can be: --ops auto" if "all" in request.ops else ""
-    fix, found = obstacle.fix + others, f"{op.name}: {obstacle.reason}"
+    fix = f"{obstacle.fix}\nor go without it: --allow-missing {op.name}"
+    found = f"{op.name}: {obstacle.reason}"
     blocker = Blocker(f"OP_{op.name.upper()}", found, obstacle.wanted, fix)
     return replace(entry, verdict="blocked", reason=obstacle.reason), blocker
 

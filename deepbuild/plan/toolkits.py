@@ -119,7 +119,7 @@ def _warnings(kit: Toolkit, torch: Torch) -> tuple[str, ...]:
         )
     return (
         f"nvcc {kit.version} builds for a torch of CUDA {torch.cuda}: one major version, so they "
-        "work together; PTX made by it needs a driver for its own minor version.",
+        "work together.",
     )
 
 
@@ -211,6 +211,8 @@ def _no_toolkit(
     told = [each for each in named or rejected if each.reason != INSISTED]
     seen = "; ".join(f"{each.value}: {each.reason}" for each in told)
     reason = "no toolkit on this machine can build for this torch"
+    if request.cuda_home or request.toolkit not in {"", "auto"}:
+        reason = "the one that is insisted on does not do"
     asked = request.toolkit if request.toolkit not in {"", "auto"} else torch.cuda
     blocker = Blocker(
         "NO_TOOLKIT",

@@ -125,7 +125,8 @@ def _compiler(driver: _Driver, found_by: str, prefix: str) -> Compiler:
     version = parse_dumpversion(driver.ask("-dumpfullversion", "-dumpversion").stdout)
     cc = c_half(host, cxx)
     if not banner.ok:
-        error = f"does not start: {first_error(banner)}"
+        missing = banner.stderr == f"{cxx}: no such program"
+        error = "no such program" if missing else f"does not start: {first_error(banner)}"
         return Compiler(family or "unknown", version, cc, cxx, found_by, error)
     if family not in {"gcc", "clang"}:
         return Compiler(family or "unknown", version, cc, cxx, found_by)

@@ -13,6 +13,9 @@ from deepbuild.host import Host
 from deepbuild.model import Compiler, Finding, Gpus, Interpreter, Toolkit, Torch
 from deepbuild.probe.compiler_places import is_cache, program
 
+# They change a build by hand, and none by deepbuild.
+_NOT_USED = {"CFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"}
+_NOT_USED |= {"MAX_JOBS", "DS_ACCELERATOR"}
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 
 
@@ -126,6 +129,9 @@ def _compilers(
 
 
 def _arch_list(host: Host) -> Iterator[Finding]:
+    names = [name for name in host.env() if name in _NOT_USED or name.startswith("DS_BUILD_")]
+    for name in sorted(names):
+        yield Finding(name, True, f"{host.env()[name]}: not used")
     value = host.env().get("TORCH_CUDA_ARCH_LIST", "")
     if value:
         yield Finding(

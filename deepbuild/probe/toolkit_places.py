@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ def find_places(
     """
     env = host.env()
     if insisted:
-        yield Place(insisted.rstrip("/") or "/", "--cuda-home")
+        home = re.sub(r"/bin(/nvcc)?$", "", insisted.rstrip("/")) or "/"
+        yield Place(home, "--cuda-home")
     for variable in VARIABLES:
         for home in env.get(variable, "").split(":"):
             if home:
@@ -74,8 +76,12 @@ def _on_path(host: Host) -> Iterator[Place]:
         real = host.real_path(nvcc)
         if real.rpartition("/")[2] in _CACHES:
             continue
-        done = host.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"], identity=(nvcc, real))
-        home = parse_top(done.stderr) or real.rsplit("/bin/", 1)[0]
+        asked = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]
+        home = parse_top(host.run(asked, identity=(nvcc, real)).stderr)
+        if home and host.file_id(f"{home}/bin") is None:
+            # What a wrapper leads to has gone since, and the wrapper is as it was.
+            home = parse_top(host.run(asked).stderr)
+        home = home or real.rsplit("/bin/", 1)[0]
         yield Place(home, f"nvcc on PATH ({nvcc})", nvcc)
 
 

@@ -75,7 +75,8 @@ def _problem(host: Host, place: Place) -> Problem | None:
 def _without_nvcc(host: Host, home: str) -> str:
     if host.file_id(f"{home}/bin/ptxas"):
         return "no nvcc in it: it has ptxas, yet compiles nothing (CUDA 12's wheels are like that)"
-    return "no bin/nvcc in it: a runtime, not a toolkit"
+    libraries = link_names(f for lib in ("lib64", "lib") for f in host.list_dir(f"{home}/{lib}"))
+    return "no bin/nvcc in it" + ": a runtime, not a toolkit" * ("cudart" in libraries)
 
 
 def _nvcc(host: Host, home: str, place: Place) -> str:
@@ -85,7 +86,8 @@ def _nvcc(host: Host, home: str, place: Place) -> str:
 
 def _toolkit(host: Host, home: str, place: Place) -> Toolkit | Problem:
     nvcc = _nvcc(host, home, place)
-    identity = (nvcc, host.real_path(nvcc))
+    # A wrapper stays as it is when what it starts goes.
+    identity = (nvcc, host.real_path(nvcc), f"{home}/bin", f"{home}/bin/nvcc")
     done = host.run([nvcc, "--version"], identity=identity)
     version = parse_nvcc_version(done.stdout) if done.ok else ""
     if not version:
