@@ -23,7 +23,7 @@ from deepbuild.host import Completed, Host
 from deepbuild.install import ELSEWHERE
 from deepbuild.probe.answers import last_line
 
-_COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx")
+_COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx", "profiler")
 _LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")
 _SCHEMES = ("https://", "http://")
 
@@ -54,17 +54,18 @@ class Toolkits:
         folder = self.folder / (f"{cuda}-libraries" if libraries else cuda)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if (folder / "whole").exists():
+            parts = _COMPILER + (_LIBRARIES if libraries else ())
+            wanted = f"cuda-toolkit[{','.join(parts)}]=={cuda}.*"
+            if _is_whole(folder, wanted):
                 return
             with FileLock(f"{folder}.lock"):
-                if not (folder / "whole").exists():
-                    self._make(folder, cuda, _COMPILER + (_LIBRARIES if libraries else ()))
+                if not _is_whole(folder, wanted):
+                    self._make(folder, cuda, wanted)
         except (OSError, NotImplementedError) as error:  # no lock on this file system
             raise self._failed(cuda, str(error)) from None
 
-    def _make(self, folder: Path, cuda: str, parts: tuple[str, ...]) -> None:
+    def _make(self, folder: Path, cuda: str, wanted: str) -> None:
         """In a folder beside it, then by rename: nobody sees half a toolkit."""
-        wanted = f"cuda-toolkit[{','.join(parts)}]=={cuda}.*"
         half = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{folder.name}."))
         try:
             pins, size = self._resolve(wanted, cuda, half)
@@ -72,7 +73,7 @@ class Toolkits:
             self._pip(["--no-deps", "--target", str(half), *pins], cuda)
             if not (half / "nvidia" / f"cu{cuda.partition('.')[0]}" / "bin" / "nvcc").exists():
                 raise self._failed(cuda, f"no nvcc in {', '.join(pins)}")
-            (half / "whole").write_text("\n".join(pins), encoding="utf-8")
+            (half / "whole").write_text("\n".join([wanted, *pins]), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             half.rename(folder)
         finally:
@@ -113,6 +114,14 @@ class Toolkits:
             hint="see which there are: pip index versions cuda-toolkit\n"
             "or install a toolkit and name it: --cuda-home /usr/local/cuda",
         )
+
+
+def _is_whole(folder: Path, wanted: str) -> bool:
+    """Whether a toolkit was made to its end, and of these parts: a later release may want more."""
+    try:
+        return (folder / "whole").read_text(encoding="utf-8").splitlines()[:1] == [wanted]
+    except FileNotFoundError:
+        return False
 
 
 def _no_wheels(cuda: str) -> UsageError:

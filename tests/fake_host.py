@@ -30,6 +30,7 @@ _MATH_HEADERS = {
     "cufile": ("cufile.h",),
     "nccl": ("nccl.h",),
 }
+_OWN_PACKAGES = ("cufile.h", "cuda_profiler_api.h")
 _SONAMES = {"cuda_runtime": "cudart"}
 _HASWELL = (
     "fpu sse sse2 ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm abm"
@@ -283,7 +284,7 @@ class FakeHost:
         clang = (limits.clang_max if limits else None) or 20
         known = arches or (row.archs if row else ())
         inside = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
-        inside += tuple(f"include/{name}" for name in (*NEEDED_HEADERS, "cufile.h"))
+        inside += tuple(f"include/{name}" for name in (*NEEDED_HEADERS, *_OWN_PACKAGES))
         libraries = ("cudart", "curand", "cublas", "cufile")
         inside += tuple(f"lib64/lib{name}.so" for name in libraries)
         gone = {name.rsplit("/", 1)[-1] for name in missing}

@@ -32,7 +32,7 @@ from deepbuild.tell import Telling
 pytestmark = pytest.mark.e2e  # most of the time is pip's
 
 NVCC = "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
-PARTS = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx")
+PARTS = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx", "profiler")
 LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")
 
 
@@ -339,9 +339,7 @@ def looked(host: Site, cache: Path, request: Request) -> Machine:
 def test_only_what_is_asked_for_and_not_here_is_assembled(tmp_path, kits, toolkit, wanted, used):
     host, request = site(*kits), Request(toolkit=toolkit)
     machine = looked(host, tmp_path, request)
-    assert host.asked == (
-        [f"cuda-toolkit[nvcc,nvvm,crt,cccl,cudart,nvtx]=={wanted}.*"] if wanted else []
-    )
+    assert host.asked == ([f"cuda-toolkit[{','.join(PARTS)}]=={wanted}.*"] if wanted else [])
     result = planned(machine, request)
     assert (result.toolkit.version if result.toolkit else "") == used
     assert used or blocker(result, "NO_TOOLKIT")

@@ -97,6 +97,11 @@ def _fix(need: OpNeedRow, around: Surroundings) -> str:
         return "use DeepSpeed 0.18.5 or later, or build where such a GPU is"
     if need.kind == "python":
         return _package_fix(need, around)
+    if need.probe == "cuda_profiler_api.h":
+        version = (around.torch.cuda or "13.0").split(".")
+        return fixes.install(
+            around.machine, "cuda-profiler-api", major=version[0], minor=version[-1]
+        )
     if need.probe in _WHEELS:
         major = (around.torch.cuda or "13").partition(".")[0]
         return fixes.pip(around.machine, _WHEELS[need.probe].format(major=major))

@@ -10,7 +10,7 @@ from deepbuild.model import Header, Interpreter, Toolkit, Torch
 from deepbuild.probe.toolkit_places import wheel_sites
 
 CUTLASS = "cutlass/cutlass.h"
-_OPTIONAL = ("libaio.h", "nccl.h", "cufile.h", CUTLASS)
+_OPTIONAL = ("libaio.h", "nccl.h", "cufile.h", "cuda_profiler_api.h", CUTLASS)
 _CUTLASS_VARIABLES = ("CUTLASS_PATH", "CUTLASS_ROOT", "CUTLASS_HOME")
 _CUTLASS_PLACES = ("/usr/local/cutlass", "/opt/cutlass")
 

@@ -11,9 +11,8 @@ from deepbuild.model import Compiler, Toolkit, Torch, Trial, replace
 from deepbuild.probe.compilers import first_error, watched_by
 
 # A kernel with a template, a launch and the C++ library: each part of nvcc has work. The first
-# headers are in packages of their own (cccl, profiler); torch's and DeepSpeed's sources need them.
+# header needs another package (cccl) than nvcc's own, as torch's sources do.
 _KERNEL = """#include <cuda_fp16.h>
-#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #include <vector>
 template <class T> __global__ void twice(T* x) { x[threadIdx.x] *= T(2); }
