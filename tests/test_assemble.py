@@ -276,6 +276,7 @@ class Site(FakeHost):
     """A machine that exists only in memory, with a pip that assembles what it is asked for."""
 
     asked: list[str] = field(default_factory=list)
+    is_new: bool = False
 
     def save(self) -> None:
         """As a host that remembers."""
