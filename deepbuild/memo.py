@@ -29,6 +29,9 @@ _FOR_WANT = re.compile(
 )
 
 
+_MOST = 300  # answers to keep: a plan takes some fifty
+
+
 @dataclass
 class MemoHost(LocalHost):
     """This machine, with slow answers kept in `store` under the identity of their files.
@@ -124,6 +127,8 @@ class MemoHost(LocalHost):
         self._stamps.clear()
         if not self._new:
             return
+        for key in list(self._answers)[:-_MOST]:  # the oldest: of compilers that have gone
+            del self._answers[key]
         with contextlib.suppress(OSError, RuntimeError):  # Path.resolve raises it for a loop
             self.store.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.store, json.dumps(self._answers))
