@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
 if sys.version_info >= (3, 11):
@@ -22,7 +22,7 @@ def read_table(name: str) -> Mapping[str, Any]:
 
     Raises FileNotFoundError for a table that this package lacks.
     """
-    text = (files(__package__) / f"{name}.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
