@@ -54,11 +54,11 @@ def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> 
 
         from deepbuild.host import LocalHost
 
-        console = Console(highlight=False)
+        console = Console(markup=False, highlight=False)
         if console.width < _LEAST_WIDTH:
-            console = Console(highlight=False, width=_LEAST_WIDTH)
+            console = Console(markup=False, highlight=False, width=_LEAST_WIDTH)
         if not console.is_terminal and "COLUMNS" not in LocalHost().env():
-            console = Console(highlight=False, width=_PIPE_WIDTH)
+            console = Console(markup=False, highlight=False, width=_PIPE_WIDTH)
         console.print(report(), crop=False)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CANNOT_RUN, NOT_FOUND, TIMED_OUT = 126, 127, 124
+_LONGEST = 2**20  # characters of an answer: no honest one is longer
 TRIAL_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "LM_LICENSE_FILE")
 
 
@@ -200,6 +201,12 @@ class LocalHost:
         return tuple((w, mask) for w, mask in dict(masks).items() if len(w) > 3 and w not in public)
 
 
+def _is_elf(file: Path) -> bool:
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        return opened.read(4) == b"\x7fELF"
+    return False
+
+
 def newest_glibcxx(file: Path) -> str:
     """The newest GLIBCXX version that a shared library names ("3.4.30"), "" for none."""
     with contextlib.suppress(OSError):
@@ -236,6 +243,8 @@ def _trial(argv: Sequence[str], source: str, folder: Path) -> tuple[Completed, t
     (folder / places["{source}"]).write_text(source, encoding="utf-8")
     words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
     done = _completed(words, _trial_env(argv, folder), 120)
+    if done.ok and "{out}" in argv and not _is_elf(folder / "out"):
+        done = Completed(1, "", f"{argv[0]}: it ended without an error and made no object file")
     level = newest_glibcxx(folder / "out") if done.ok else ""
     plain = Completed(done.returncode, level, done.stderr.replace(f"{folder}/", ""))
     with contextlib.suppress(OSError, ValueError):
@@ -268,7 +277,7 @@ def _completed(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> C
         return Completed(TIMED_OUT, "", f"{argv[0]}: no answer within {timeout:.0f} s")
     except (OSError, ValueError) as error:
         return Completed(CANNOT_RUN, "", f"{argv[0]}: {error}")
-    return Completed(done.returncode, done.stdout, done.stderr)
+    return Completed(done.returncode, done.stdout[:_LONGEST], done.stderr[:_LONGEST])
 
 
 def _ask_nvml() -> NvmlAnswer:

@@ -69,8 +69,9 @@ class MemoHost(LocalHost):
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
     ) -> Completed:
         files = [str(child_script(script)), *identity] if identity else []
+        loader = self.env().get("LD_LIBRARY_PATH", "")  # decides which libraries come with torch
         return self._remember(
-            ["ask", python, script, *args],
+            ["ask", python, script, *args, loader],
             files,
             lambda: super(MemoHost, self).ask_python(python, script, *args),
         )

@@ -20,6 +20,7 @@ from deepbuild.record import RecordingHost, ReplayHost
 
 CXX = str(shutil.which("g++"))
 SOURCE = '#include "part.h"\nint trial(void) { return PART; }\n'
+MADE = r'last=; for word; do [ "$last" = -o ] && printf "\177ELF" > "$word"; last=$word; done'
 NOTED = ("-MD", "-MF", "{headers}", "-c", "-o", "{out}", "{source}")
 
 
@@ -256,8 +257,8 @@ HOSTILE = [
 
 @pytest.fixture
 def quick(bench):
-    """As `bench`, with a compiler that finds all in order."""
-    script(bench.cxx, f"printf x >> '{bench.folder}/starts'", "exit 0")
+    """As `bench`, with a compiler that finds all in order and makes an object file of nothing."""
+    script(bench.cxx, f"printf x >> '{bench.folder}/starts'", MADE, "exit 0")
     return bench
 
 
@@ -353,6 +354,11 @@ def test_recorded_trial_holds_no_private_word(tmp_path):
     assert "/home/user/part.h" in recorder.text() and "home/ren" not in recorder.text()
 
 
+def test_a_compiler_that_does_nothing_has_compiled_nothing(bench):
+    script(bench.cxx, f"printf x >> '{bench.folder}/starts'", "exit 0")
+    assert "made no object file" in bench.compile().stderr
+
+
 # ---------------------------------------------------------------- kernels
 
 
@@ -360,7 +366,7 @@ def small_toolkit(folder: Path, *lines: str) -> Toolkit:
     """A toolkit whose nvcc is a script; $ccbin is the compiler that it is given."""
     find = 'for word; do [ "$last" = -ccbin ] && ccbin=$word; last=$word; done'
     noted = 'last=; for word; do [ "$last" = -MF ] && makefile=$word; last=$word; done'
-    nvcc = script(folder / "bin/nvcc", find, noted, f"printf x >> '{folder}/starts'", *lines)
+    nvcc = script(folder / "bin/nvcc", find, noted, MADE, f"printf x >> '{folder}/starts'", *lines)
     for name in ("cuda_runtime.h", "crt/host_config.h", "crt/host_defines.h"):
         (folder / "include" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "include" / name).write_text("// whole\n", encoding="utf-8")

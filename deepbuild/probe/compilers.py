@@ -99,12 +99,21 @@ def find_compilers(
     for cxx, found_by in find_cxx(host, insisted, python):
         real = host.real_path(cxx)
         key = _key(host, real)
-        if key not in found and (host.file_id(real) or found_by in _NAMED):
-            prefix = python.prefix if python else ""
-            found[key] = _compiler(_Driver(host, cxx, real), found_by, prefix)
+        if _is_whole(found.get(key)) or not (host.file_id(real) or found_by in _NAMED):
+            continue
+        prefix = python.prefix if python else ""
+        compiler = _compiler(_Driver(host, cxx, real), found_by, prefix)
+        if key not in found or _is_whole(compiler):
+            found[key] = compiler
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
     rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
     return (*named, *sorted(rest, key=_rank, reverse=True))
+
+
+def _is_whole(compiler: Compiler | None) -> bool:
+    """Whether another name of the same compiler need not be looked at: links in folders of their
+    own often have no C half beside them, or that of another version."""
+    return compiler is not None and bool(compiler.cc) and not compiler.broken
 
 
 def _key(host: Host, real: str) -> str:
@@ -222,7 +231,7 @@ def parse_dumpversion(text: str) -> str:
     >>> parse_dumpversion("12.2.0\\n")
     '12.2.0'
     """
-    found = re.match(r"\s*(\d+(?:\.\d+)*)", text)
+    found = re.match(r"\s*([0-9]{1,4}(?:\.[0-9]{1,6})*)", text)
     return found.group(1) if found else ""
 
 

@@ -12,7 +12,7 @@ def parse_nvcc_version(text: str) -> str:
     >>> parse_nvcc_version("Cuda compilation tools, release 13.0, V13.0.88")
     '13.0'
     """
-    found = re.search(r"release (\d+\.\d+),", text)
+    found = re.search(r"release ([0-9]{1,3}\.[0-9]{1,3}),", text)
     return found.group(1) if found else ""
 
 

@@ -60,7 +60,11 @@ def _version_or_error(text: str, root: str) -> VersionText:
 
 
 def _torch(host: Host, python: Interpreter, root: str, text: VersionText) -> Torch:
-    identity = (f"{root}/version.py", f"{root}/lib/libtorch_python.so", f"{root}/lib")
+    loader = host.env().get("LD_LIBRARY_PATH", "").split(":")
+    places = [*filter(None, loader), f"{python.prefix}/lib", f"/usr/lib/{host.arch()}-linux-gnu"]
+    runtimes = [f"{place}/libstdc++.so.6" for place in (*places, "/usr/lib64")]
+    files = (f"{root}/version.py", f"{root}/lib/libtorch_python.so", f"{root}/lib")
+    identity = (*files, *runtimes)
     done = host.ask_python(python.executable, "torch_facts", identity=identity)
     answer = parse_answer(done, _Answer)
     if answer is None:

@@ -22,7 +22,7 @@ int trial(std::vector<float*>& x) {
 }
 """
 _NOTES_HEADERS = Version("10.2")
-_MOST = 3  # compilers to try with one toolkit before giving it up
+_MOST = 6  # compilers to try with one toolkit before giving it up
 
 
 def try_toolkits(
