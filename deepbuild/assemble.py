@@ -25,6 +25,7 @@ from deepbuild.probe.answers import last_line
 
 _COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx", "profiler")
 _LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")
+_MUST_BE_THERE = ("bin/nvcc",)
 _SCHEMES = ("https://", "http://")
 
 
@@ -119,9 +120,10 @@ class Toolkits:
 def _is_whole(folder: Path, wanted: str) -> bool:
     """Whether a toolkit was made to its end, and of these parts: a later release may want more."""
     try:
-        return (folder / "whole").read_text(encoding="utf-8").splitlines()[:1] == [wanted]
+        made = (folder / "whole").read_text(encoding="utf-8").splitlines()[:1] == [wanted]
     except FileNotFoundError:
         return False
+    return made and all(any(folder.glob(f"nvidia/cu*/{part}")) for part in _MUST_BE_THERE)
 
 
 def _no_wheels(cuda: str) -> UsageError:

@@ -479,3 +479,10 @@ def test_reader_that_goes_away_is_no_failure(planning):
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(run, monkeypatch, source):
+    monkeypatch.setenv("CUDA_HOME", "/gone/[bold]x[/red]")
+    code, out, err = run("probe", "--python", sys.executable)
+    assert code == 0, err
+    assert "[bold]x[/red]" in out

@@ -154,3 +154,16 @@ def test_child_without_identity_is_asked_each_time(tmp_path, monkeypatch):
     host = MemoHost(tmp_path / "store.json")
     answers = {host.ask_python(sys.executable, "child").stdout for _ in range(2)}
     assert len(answers) == 2
+
+
+def test_libraries_of_the_loader_path_are_part_of_what_python_says(tmp_path, monkeypatch):
+    """Another LD_LIBRARY_PATH loads another libstdc++ beside torch."""
+    script = tmp_path / "child.py"
+    script.write_text("import os; print(os.environ.get('LD_LIBRARY_PATH', ''))")
+    monkeypatch.setattr("deepbuild.memo.child_script", lambda name: script)
+    monkeypatch.setattr("deepbuild.host.child_script", lambda name: script)
+    host = MemoHost(tmp_path / "store.json")
+    for folder in ("/one", "/other", "/one"):
+        monkeypatch.setenv("LD_LIBRARY_PATH", folder)
+        asked = host.ask_python(sys.executable, "child", identity=[sys.executable])
+        assert asked.stdout.strip() == folder

@@ -67,7 +67,7 @@ def choose_compiler(
     best = max(fitting, key=lambda each: _rank(each, around))
     reason = _why(best, around)
     rejected = tuple(
-        Rejected(_named(each), refusals[each.cxx] or _second(each, best, around))
+        Rejected(f"{_named(each)} at {each.cxx}", refusals[each.cxx] or _second(each, best, around))
         for each in machine.compilers
         if each is not best
     )

@@ -21,6 +21,7 @@ int trial(std::vector<float*>& x) {
   return static_cast<int>(cudaGetLastError());
 }
 """
+_PARTS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvcc.profile", "nvvm/bin/cicc")
 _NOTES_HEADERS = Version("10.2")
 _MOST = 6  # compilers to try with one toolkit before giving it up
 
@@ -69,7 +70,7 @@ def _error(host: Host, kit: Toolkit, compiler: Compiler, beside: Sequence[str]) 
     argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *noted, *folders, "-o", "{out}", "{source}"]
     parts = ("bin", "nvvm/bin", "nvvm/libdevice")
     files = [kit.nvcc, host.real_path(kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
-    files += [f"{kit.home}/{name}" for name in ("bin/ptxas", "bin/cudafe++", "nvvm/bin/cicc")]
+    files += [f"{kit.home}/{name}" for name in _PARTS]
     for folder in kit.include:
         files += [folder, f"{folder}/cuda_runtime.h", f"{folder}/crt/host_config.h"]
     own = (compiler.cxx, host.real_path(compiler.cxx), *watched_by(host, compiler.cxx))
