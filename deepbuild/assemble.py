@@ -19,9 +19,9 @@ from filelock import FileLock
 from deepbuild import facts
 from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
-from deepbuild.host import Completed, Host
+from deepbuild.host import Host
 from deepbuild.install import ELSEWHERE
-from deepbuild.probe.answers import last_line
+from deepbuild.probe.answers import pip_errors
 
 _COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx", "profiler")
 _LIBRARIES = ("cublas", "cusparse", "cusolver", "curand", "cufile", "nvrtc")
@@ -104,7 +104,7 @@ class Toolkits:
         options = ["--only-binary", ":all:", "--no-compile"]
         done = self.host.run([*pip, *options, *words], timeout=7200)
         if not done.ok:
-            raise self._failed(cuda, _reason(done))
+            raise self._failed(cuda, pip_errors(done))
 
     def _failed(self, cuda: str, found: str) -> ProbeError:
         return ProbeError(
@@ -127,9 +127,8 @@ def _is_whole(folder: Path, wanted: str) -> bool:
 
 
 def _no_wheels(cuda: str) -> UsageError:
-    conda = facts.install_command(
-        "cuda-toolkit", "conda", major=cuda.partition(".")[0], minor=cuda.partition(".")[2]
-    )
+    major, _, minor = cuda.partition(".")
+    conda = facts.install_command(facts.toolkit_need(cuda), "conda", major=major, minor=minor)
     return UsageError(
         f"no CUDA {cuda} toolkit can be assembled from wheels",
         found=f"the wheels of CUDA {cuda} hold ptxas and headers, and no nvcc",
@@ -140,8 +139,3 @@ def _no_wheels(cuda: str) -> UsageError:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB to fetch" if size >= 0 else "some 100 MB to fetch"
-
-
-def _reason(done: Completed) -> str:
-    errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
-    return "\n".join(errors[:3]) or last_line(done)

@@ -3,7 +3,6 @@ machines where the torch to build for is not installed."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +12,9 @@ from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from deepbuild.errors import ProbeError, UsageError
-from deepbuild.host import Completed, Host
-from deepbuild.probe.answers import last_line
+from deepbuild.host import Host
+from deepbuild.probe.answers import pip_errors
 from deepbuild.probe.python import find_interpreter
-
-_TOLD = "ERROR|The user requested"
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class BuildEnvironments:
             for step in steps:
                 done = self.host.run(step, timeout=7200)
                 if not done.ok:
-                    raise self._failed(folder, torch, _reason(done))
+                    raise self._failed(folder, torch, pip_errors(done))
             (folder / "whole").write_text(torch, encoding="utf-8")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -98,8 +95,3 @@ def _requirement(torch: str) -> str:
     """
     whole = len(Version(torch).release) > 2 or Version(torch).local
     return f"torch=={torch}" if whole else f"torch=={torch}.*"
-
-
-def _reason(done: Completed) -> str:
-    errors = [line for line in done.stderr.splitlines() if re.search(_TOLD, line)]
-    return "\n".join(errors[:3]) or last_line(done)

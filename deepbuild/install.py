@@ -19,7 +19,7 @@ from deepbuild.errors import InstallError, VerificationError
 from deepbuild.host import Completed, Host, uninterrupted
 from deepbuild.model import Check, Interpreter, Torch, Verification
 from deepbuild.plan import accelerator_for
-from deepbuild.probe.answers import last_line, parse_answer, signal_words
+from deepbuild.probe.answers import last_line, parse_answer, pip_errors, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
 
 # Variables that would send files elsewhere or nowhere, or show pip another environment.
@@ -233,10 +233,9 @@ def pip_command(python: Interpreter, own_python: str) -> list[str]:
 
 def _require_ok(done: Completed, python: Interpreter) -> None:
     if not done.ok:
-        errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
         raise InstallError(
             f"pip could not install into {python.executable}",
-            found="\n".join(errors[:4]) or last_line(done),
+            found=pip_errors(done),
             wanted="the wheel and its requirements installed, torch unchanged",
             hint="the old state is back; check the network and `pip config list`",
         )

@@ -80,3 +80,18 @@ def test_crash_is_laid_to_the_op_that_crashed(prove) -> None:
 def test_torch_that_does_not_import_proves_nothing() -> None:
     said = failures(Completed(1, "", "ImportError: no torch"), ["utils", "cpu_adam"])
     assert said == ["utils: ImportError: no torch; cpu_adam not tried"]
+
+
+MODULE = GOOD.replace("good_op", "{0}_op")
+
+
+def test_ops_that_take_symbols_from_pin_memory_load_behind_it(prove) -> None:
+    """DeepSpeed shows its library to the whole process before it loads async_io and gds."""
+    shared = MODULE.replace("{0}", "pin_memory") + "int pinned(void) { return 1; }\n"
+    user = (
+        MODULE.replace("{0}", "async_io") + "int pinned(void); int use(void) { return pinned(); }\n"
+    )
+    prove(async_io=user, pin_memory=shared)
+    with pytest.raises(VerificationError) as caught:
+        prove(async_io=user)
+    assert "pinned" in caught.value.found

@@ -127,3 +127,20 @@ def test_toolkit_without_nvvm_needs_none(tmp_path):
     toolkit.make_overlay(tmp_path / "work", planned, GCC, SHIM)
     assert not (tmp_path / "work/nvvm").is_symlink()
     assert (tmp_path / "work/lib64/libcuda.so").exists()
+
+
+def test_driver_stub_has_the_functions_of_cuda_h(tmp_path):
+    """Without them linkers drop it as not needed, and an op lacks them where a driver is, too."""
+    compiler = PlannedCompiler("gcc", "12", "gcc", "g++")
+    header = "#define cuMemAlloc cuMemAlloc_v2\nCUresult CUDAAPI cuGetErrorName(CUresult e);\n"
+    toolkit.make_cuda_stub(tmp_path, compiler, header + "CUresult CUDAAPI cuMemAlloc(size_t n);\n")
+    stub = tmp_path / "libcuda.so"
+    names = subprocess.run(["nm", "-D", stub], capture_output=True, text=True, check=True).stdout
+    assert {"cuGetErrorName", "cuMemAlloc_v2"} <= set(names.split())
+    source = tmp_path / "op.c"
+    source.write_text("int cuGetErrorName(void); int f(void) { return cuGetErrorName(); }\n")
+    flags = ["-shared", "-fPIC", "-Wl,--as-needed", str(source), f"-L{tmp_path}", "-lcuda"]
+    subprocess.run(["gcc", *flags, "-o", str(tmp_path / "op.so")], check=True)
+    needed = ["readelf", "-d", str(tmp_path / "op.so")]
+    done = subprocess.run(needed, capture_output=True, text=True, check=True)
+    assert "libcuda.so.1" in done.stdout

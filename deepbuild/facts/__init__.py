@@ -45,7 +45,13 @@ from deepbuild.facts.ops import (
     op_need_rows,
     op_needs,
 )
-from deepbuild.facts.packages import PackageRow, install_command, managers, package_rows
+from deepbuild.facts.packages import (
+    PackageRow,
+    install_command,
+    managers,
+    package_rows,
+    toolkit_need,
+)
 from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 
 __all__ = [
@@ -84,6 +90,7 @@ __all__ = [
     "op_need_rows",
     "op_needs",
     "package_rows",
+    "toolkit_need",
     "torch_row",
     "torch_rows",
     "wheels_hold_nvcc",

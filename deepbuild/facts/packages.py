@@ -44,6 +44,15 @@ def managers() -> tuple[str, ...]:
     return tuple(read_table("packages")["commands"])
 
 
+def toolkit_need(cuda: str) -> str:
+    """The need that stands for a CUDA toolkit: conda's package for 11 has another name.
+
+    >>> toolkit_need("13.0"), toolkit_need("11.8")
+    ('cuda-toolkit', 'cuda-toolkit-11')
+    """
+    return "cuda-toolkit" if int(cuda.partition(".")[0]) >= 12 else "cuda-toolkit-11"
+
+
 def install_command(
     need: str, manager: str, *, root: bool = False, **fields: str | int
 ) -> str | None:

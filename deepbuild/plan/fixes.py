@@ -115,7 +115,7 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
     command = facts.install_command("cuda-toolkit", family, root=root, **fields) if family else None
     if command:
         ways.append(f"{command}   # from NVIDIA's repository")
-    need = "cuda-toolkit" if int(major) >= 12 else "cuda-toolkit-11"
+    need = facts.toolkit_need(cuda)
     in_conda = conda(machine, need, **fields) or facts.install_command(need, "conda", **fields)
     ways += [f"without root: {in_conda}"] if Version(cuda) >= _FIRST_IN_CONDA else []
     names = ";".join(dict.fromkeys(filter(None, map(gpu_capability, machine.gpus.devices))))

@@ -32,6 +32,14 @@ def last_line(done: Completed) -> str:
     return lines[-1] if lines else f"exit status {done.returncode}, no output"
 
 
+def pip_errors(done: Completed) -> str:
+    """What pip says went wrong, with the constraint that it may have met."""
+    told = [
+        line for line in done.stderr.splitlines() if "ERROR" in line or "user requested" in line
+    ]
+    return "\n".join(told[:4]) or last_line(done)
+
+
 def signal_words(done: Completed) -> str:
     """What a process that died by a signal most likely met, "" for another end."""
     known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}

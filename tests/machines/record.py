@@ -28,7 +28,8 @@ _KEPT = re.compile(r"g\+\+|clang|c\+\+|gcc|cuda|^lib(cu|nv|nccl)|dist-info$|^nvi
 def cut(key: str, answer: object) -> object:
     """Long listings and texts, less what no probe looks for in them."""
     call, *args = json.loads(key)
-    if call == "list_dir" and isinstance(answer, list) and len(answer) > _LONG:
+    programs = call == "list_dir" and args[0].endswith("/bin")
+    if call == "list_dir" and isinstance(answer, list) and (programs or len(answer) > _LONG):
         return [name for name in answer if _KEPT.search(name)]
     if call == "read_text" and isinstance(answer, str):
         if args[0].endswith("cpp_extension.py"):
