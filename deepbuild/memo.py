@@ -47,7 +47,7 @@ class MemoHost(LocalHost):
 
     def __post_init__(self) -> None:
         try:
-            answers = msgspec.json.decode(self.store.read_bytes())
+            answers = msgspec.json.decode(self.read_text(str(self.store)) or "")
         except (OSError, ValueError, RecursionError):
             return
         if isinstance(answers, dict):

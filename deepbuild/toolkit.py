@@ -94,19 +94,19 @@ def make_cuda_stub(folder: Path, compiler: PlannedCompiler, cuda_h: str) -> None
     Raises:
         BuildError: the compiler cannot link a shared library.
     """
-    stub, source = folder / "libcuda.so", folder / "libcuda.c"
+    stub, source = folder / "libcuda.so", folder / "libcuda.cpp"
     if stub.is_symlink():
         stub.unlink()
-    functions = [f"void {name}(void) {{}}\n" for name in driver_functions(cuda_h)]
+    functions = [f'extern "C" void {name}() {{}}\n' for name in driver_functions(cuda_h)]
     source.write_text("".join(functions), encoding="utf-8")
     flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", str(source)]
-    done = LocalHost().run([compiler.cc, *flags, "-o", str(stub)])
+    done = LocalHost().run([compiler.cxx, *flags, "-o", str(stub)])
     source.unlink()
     if not done.ok:
         raise BuildError(
-            f"{compiler.cc} cannot link a shared library",
+            f"{compiler.cxx} cannot link a shared library",
             found=(done.stderr or done.stdout).strip()[-300:],
-            wanted="a C compiler with its linker (binutils)",
+            wanted="a C++ compiler with its linker (binutils)",
             hint="install a whole compiler, or name another with --cxx",
         )
 

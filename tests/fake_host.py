@@ -620,6 +620,9 @@ def aten_h(std: int) -> str:
     )
 
 
+_PARTS = ("cc1plus", "as", "collect2", "ld")
+
+
 def _compiler_answers(family: str, version: str, broken: str, runtime: str) -> dict[str, Completed]:
     if broken == "start":
         gone = said("", "error while loading shared libraries: libmpc.so.3: cannot open", 127)
@@ -634,7 +637,7 @@ def _compiler_answers(family: str, version: str, broken: str, runtime: str) -> d
         "--version": said(banners.get(family, f"{family} {version}-0 64-bit target\n")),
         "-dumpfullversion": said(f"{version}\n"),
         "-print-search-dirs": said(dirs),
-        "-print-prog-name=cc1plus": said("cc1plus\n"),
+        **{f"-print-prog-name={name}": said(f"{name}\n") for name in _PARTS},
         "-print-file-name=libstdc++.so.6": said(f"{runtime}\n"),
     }
 

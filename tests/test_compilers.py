@@ -359,8 +359,32 @@ def test_trials_depend_on_the_compilers_files_and_folders():
     wanted = {"/usr/bin/g++", path, cc1plus, "/usr/lib/gcc/x86_64-linux-gnu/12", "/usr/include"}
     assert len(host.identities) == 4  # all at once, then what is doubtful one by one
     assert all(wanted <= set(identity) for identity in host.identities)
-    assert watched_by(host, "/usr/bin/g++")[0] == cc1plus
+    assert cc1plus in watched_by(host, "/usr/bin/g++")
     assert isinstance(host.compilers[path], FakeCompiler)
+
+
+@pytest.mark.parametrize("name", ["cc1plus", "as", "collect2", "ld"])
+@pytest.mark.parametrize("told", ["/opt/parts/{}", "{}"])
+def test_trials_depend_on_every_program_that_a_compiler_starts(name, told):
+    """A name without a folder is found on PATH: first in the compiler's own folder."""
+    host = Noting()
+    path = host.add_compiler("12.2.0", default=True)
+    host.programs[path, f"-print-prog-name={name}"] = said(told.format(name) + "\n")
+    place = "/opt/parts" if "/" in told else "/usr/bin"
+    host.files |= {f"{place}/{name}": "", f"/bin/{name}": ""}
+    found(host)
+    assert all(f"{place}/{name}" in identity for identity in host.identities)
+
+
+def test_wrapper_depends_on_what_it_names():
+    """It stays as it is while the compiler that it starts is replaced."""
+    host = Noting()
+    host.add_compiler("12.2.0", folder="/opt/real/bin", suffix="")
+    path = host.add_compiler("12.2.0", folder="/site/bin", suffix="")
+    host.files[path] = '#!/bin/sh\nexec /opt/real/bin/g++ -B/opt/ld "$@" 2>>/tmp/log-of-gcc\n'
+    compilers = find_compilers(host, path)
+    assert compilers[0].cxx == path
+    assert all("/opt/real/bin/g++" in identity for identity in host.identities[:4])
 
 
 # ---------------------------------------------------------------- what children say, for real

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,81 @@ def test_program_that_hangs_is_ended():
     done = HOST.run(["sleep", "30"], timeout=0.2)
     assert done.returncode == 124
     assert time.monotonic() - started < 5
+
+
+def test_program_that_did_not_answer_in_time_is_not_asked_again(tmp_path):
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\necho asked >> $0.log\nsleep 30\n")
+    program.chmod(0o755)
+    host = LocalHost()
+    assert host.run([str(program), "--version"], timeout=0.5).returncode == 124
+    again = host.run([str(program), "--list-gpu-arch"], timeout=0.5)
+    assert (again.returncode, "did not answer in time" in again.stderr) == (124, True)
+    assert (tmp_path / "hangs.log").read_text() == "asked\n"
+
+
+@pytest.mark.parametrize("ending", ["sleep 60", "exit 0"])
+def test_what_a_program_started_is_ended_with_it(ending):
+    """A wrapper's own child would hold the pipes open, and go on."""
+    started = time.monotonic()
+    script = f"(trap '' TERM; sleep 50) & echo $!; exec 2>&-; {ending}"
+    marker = "deepbuild-test-of-orphans"
+    done = LocalHost().run(["sh", "-c", f"{script} # {marker}"], timeout=0.5)
+    assert done.returncode == (124 if "sleep" in ending else 0)
+    assert time.monotonic() - started < 12
+    if done.ok:
+        assert gone(int(done.stdout))
+
+
+def test_program_that_says_too_much_fills_no_memory():
+    done = HOST.run(["sh", "-c", "head -c 30000000 /dev/zero"])
+    assert done.ok
+    assert len(done.stdout) == 2**20
+
+
+def test_interrupted_question_ends_all_that_was_started(tmp_path):
+    noted = tmp_path / "pid"
+    code = (
+        "from deepbuild.host import LocalHost\n"
+        f"LocalHost().run(['sh', '-c', 'sleep 60 & echo $! > {noted}.half;"
+        f" mv {noted}.half {noted}; wait'])"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    while not noted.exists():
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    child.wait(10)
+    assert gone(int(noted.read_text()))
+
+
+def test_pipe_is_no_text(tmp_path):
+    """Reading one waits for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    assert HOST.read_text(str(tmp_path / "pipe")) is None
+    assert HOST.read_text("/proc/version").startswith("Linux")
+
+
+def test_names_that_are_no_utf8_can_be_shown_and_lead_nowhere(tmp_path, monkeypatch):
+    strange = os.fsencode(tmp_path) + b"/caf\351"
+    os.mkdir(strange)
+    (tmp_path / "link").symlink_to(os.fsdecode(strange))
+    monkeypatch.setenv("CUDA_HOME", os.fsdecode(strange))
+    monkeypatch.setenv("PATH", f"{os.fsdecode(strange)}:{os.environ['PATH']}")
+    shown = HOST.env()["CUDA_HOME"]
+    assert shown.encode() and shown.endswith("caf\N{REPLACEMENT CHARACTER}")
+    assert HOST.file_id(shown) is None
+    assert HOST.list_dir(str(tmp_path)) == ("link",)
+    assert HOST.real_path(str(tmp_path / "link")) == str(tmp_path / "link")
+    assert HOST.which("sh")
+
+
+def test_chain_of_links_too_long_to_follow(tmp_path):
+    (tmp_path / "0").mkdir()
+    for n in range(1500):
+        (tmp_path / str(n + 1)).symlink_to(str(n))
+    path = str(tmp_path / "1500")
+    assert HOST.real_path(path)
+    assert HOST.file_id(path) is None
 
 
 def test_output_in_another_encoding_is_read():

@@ -17,7 +17,7 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-DOOR = {"deepbuild.host"}
+DOOR = ("deepbuild.host",)
 BANNED = ("subprocess", "os.environ", "os.getenv", "platform", "torch", "deepspeed")
 
 
@@ -101,7 +101,7 @@ LAYERS = {
     ),
     "deepbuild.render": ("deepbuild.model",),
     "deepbuild.config": ("deepbuild.errors",),
-    "deepbuild.host": ("deepbuild.errors", "deepbuild.children"),
+    "deepbuild.host": ("deepbuild.host",),
     "deepbuild.children": (),
     "deepbuild.plan": (
         *("deepbuild.plan", "deepbuild.model", "deepbuild.facts", "deepbuild.codec"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from deepbuild import codec
 from deepbuild.children import MARKER
-from deepbuild.host import Completed
+from deepbuild.host import Completed, Host
 
 Answer = TypeVar("Answer")
 
@@ -24,6 +25,19 @@ def parse_answer(done: Completed, kind: type[Answer]) -> Answer | None:
             except ValueError:
                 return None
     return None
+
+
+def ask(
+    host: Host, python: str, script: str, kind: type[Answer], *, identity: Sequence[str]
+) -> tuple[Answer | None, Completed]:
+    """What a child script answers, and how it ended. A remembered answer that cannot be read was
+    spoilt since, so it is asked for again."""
+    done = host.ask_python(python, script, identity=identity)
+    answer = parse_answer(done, kind)
+    if answer is None and done.ok:
+        done = host.ask_python(python, script)
+        answer = parse_answer(done, kind)
+    return answer, done
 
 
 def last_line(done: Completed) -> str:

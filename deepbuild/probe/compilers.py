@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from deepbuild.host import Completed, Host
+from deepbuild.host import SYSTEM_PATH, Completed, Host
 from deepbuild.model import Compiler, Interpreter
 from deepbuild.probe.compiler_places import INSISTED, VARIABLES, c_half, find_cxx
+from deepbuild.probe.paths import resolved, started_by
 
 _NAMED = {INSISTED, *VARIABLES}
 _STANDARDS = (20, 17, 14)
@@ -60,6 +61,7 @@ TRIALS = {"openmp": (_OPENMP, "-fopenmp"), "libaio": (_LIBAIO, "-laio")}
 # All at once, the most doubtful first: where it works, which is often, nothing else is tried.
 _EVERYTHING = "\n".join([*(source for source, _ in reversed(TRIALS.values())), _CXX])
 _FLAGS = tuple(flag for _, flag in TRIALS.values())
+_STARTS = ("cc1plus", "as", "collect2", "ld")  # clang, too, answers for those that it uses
 _LINK = ("-shared", "-fPIC", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
@@ -69,17 +71,16 @@ class _Driver:
 
     host: Host
     cxx: str
-    real: str
-    watched: tuple[str, ...] = ()
+    watched: tuple[str, ...]
 
     def ask(self, *words: str) -> Completed:
-        return self.host.run([self.cxx, *words], identity=(self.cxx, self.real))
+        return self.host.run([self.cxx, *words], identity=self.watched)
 
     def run_trial(self, source: str, *flags: str) -> Completed:
         """Compile and link a trial. Libraries go last, as they must."""
         libraries = [flag for flag in flags if flag.startswith("-l")]
         argv = [self.cxx, *[flag for flag in flags if flag not in libraries], *_LINK, *libraries]
-        return self.host.trial(argv, source, identity=(self.cxx, self.real, *self.watched))
+        return self.host.trial(argv, source, identity=self.watched)
 
     def try_out(self, source: str, *flags: str) -> str:
         """What the compiler said to a trial, "" if it worked."""
@@ -102,7 +103,7 @@ def find_compilers(
         if _is_whole(found.get(key)) or not (host.file_id(real) or found_by in _NAMED):
             continue
         prefix = python.prefix if python else ""
-        compiler = _compiler(_Driver(host, cxx, real), found_by, prefix)
+        compiler = _compiler(_Driver(host, cxx, started_by(host, cxx)), found_by, prefix)
         if key not in found or _is_whole(compiler):
             found[key] = compiler
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
@@ -142,7 +143,7 @@ def _compiler(driver: _Driver, found_by: str, prefix: str) -> Compiler:
     broken = _other_half(host, cc, version) if version else "it names no version"
     if broken:
         return Compiler(family, version, cc, cxx, found_by, broken)
-    driver = _Driver(host, cxx, driver.real, watched_by(host, cxx))
+    driver = _Driver(host, cxx, watched_by(host, cxx))
     whole = driver.run_trial(_EVERYTHING, f"-std=c++{_STANDARDS[0]}", *_FLAGS)
     if whole.ok:
         level = whole.stdout.strip()
@@ -174,23 +175,24 @@ def _other_half(host: Host, cc: str, version: str) -> str:
     versions."""
     if not cc:
         return ""
-    identity = (cc, host.real_path(cc))
-    done = host.run([cc, "-dumpfullversion", "-dumpversion"], identity=identity)
+    done = host.run([cc, "-dumpfullversion", "-dumpversion"], identity=started_by(host, cc))
     own = parse_dumpversion(done.stdout)
     return "" if own == version else f"its C half {cc} is {own or first_error(done)}, not {version}"
 
 
 def watched_by(host: Host, cxx: str) -> tuple[str, ...]:
-    """The folders that a compiler takes its parts, headers and libraries from, and its cc1plus: a
-    package that comes or goes changes one of them."""
-    identity = (cxx, host.real_path(cxx))
-    dirs = host.run([cxx, "-print-search-dirs"], identity=identity)
-    cc1plus = host.run([cxx, "-print-prog-name=cc1plus"], identity=identity).stdout.strip()
+    """A compiler, the programs that it starts, and the folders that it takes its parts, headers and
+    libraries from: a package that comes or goes changes one of them."""
+    own = started_by(host, cxx)
+    dirs = host.run([cxx, "-print-search-dirs"], identity=own)
     folders = [host.real_path(folder) for folder in parse_search_dirs(dirs.stdout)]
     prefix = cxx.rpartition("/bin/")[0]
     headers = ["/usr/include", "/usr/local/include", f"{prefix}/include"]
-    files = [cc1plus] if cc1plus.startswith("/") else []
-    return tuple(dict.fromkeys([*files, *folders, *headers]))
+    asked = (host.run([cxx, f"-print-prog-name={name}"], identity=own) for name in _STARTS)
+    path = (f"{prefix}/bin", *SYSTEM_PATH)
+    programs = [resolved(host, done.stdout.strip(), path) for done in asked]
+    files = [host.real_path(program) for program in programs if program]
+    return tuple(dict.fromkeys([*own, *files, *folders, *headers]))
 
 
 def _newest_standard(driver: _Driver) -> tuple[int, Completed]:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from deepbuild.host import Host
+
+_LONGEST_SCRIPT = 2**16  # bytes; no compiler's or interpreter's own program is as short
+_PROGRAM = re.compile(r"[\w./+-]*(?:g\+\+|c\+\+|cc|clang|python|icpc|icpx)[\w.+-]*", re.A)
+_SYSTEM_BIN = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 def absolute(host: Host, path: str) -> str:
@@ -12,3 +19,26 @@ def absolute(host: Host, path: str) -> str:
         return path
     folder, _, name = path.rstrip("/").rpartition("/")
     return f"{host.real_path(folder or '.').rstrip('/')}/{name}"
+
+
+def started_by(host: Host, path: str, most: int = 20) -> tuple[str, ...]:
+    """A program and what it may start: the file behind a link; for a script also the
+    compilers or interpreters that its text names, for it stays as it is while they change."""
+    real = host.real_path(path)
+    found = host.file_id(real)
+    text = host.read_text(real) if found and 0 < found.size < _LONGEST_SCRIPT else None
+    if not text or not text.startswith("#!"):
+        return (path, real)
+    words = dict.fromkeys(_PROGRAM.findall(text.partition("\n")[2]))
+    named = (resolved(host, word, _SYSTEM_BIN) for word in words)
+    others = [host.real_path(file) for file in named if file]
+    return tuple(dict.fromkeys((path, real, *others[:most])))
+
+
+def resolved(host: Host, name: str, folders: Sequence[str]) -> str:
+    """Where a program of a compiler lies, as the compiler itself will find it: its own path, or
+    the first of the folders; "" if it is nowhere."""
+    if name.startswith("/"):
+        return name
+    places = (f"{folder}/{name}" for folder in folders if name)
+    return next((place for place in places if host.file_id(place)), "")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from deepbuild.errors import ProbeError
 from deepbuild.host import Host
 from deepbuild.model import Interpreter
-from deepbuild.probe.answers import last_line, parse_answer
-from deepbuild.probe.paths import absolute
+from deepbuild.probe.answers import ask, last_line
+from deepbuild.probe.paths import absolute, started_by
 
 _ASKED_FOR = ("deepspeed", "deepspeed-kernels", "nvidia-cutlass", "pip", "torch", "triton")
 
@@ -41,8 +41,8 @@ def find_interpreter(host: Host, wanted: str, own: str) -> tuple[Interpreter, st
         ProbeError: there is none at `wanted`, it does not start, or it is not CPython.
     """
     executable, found_by = _locate(host, wanted, own)
-    done = host.ask_python(executable, "interpreter", identity=_identity(host, executable))
-    answer = parse_answer(done, _Answer)
+    identity = _identity(host, executable)
+    answer, done = ask(host, executable, "interpreter", _Answer, identity=identity)
     if answer is None:
         raise ProbeError(
             f"the interpreter {executable} does not answer",
@@ -128,4 +128,4 @@ def _identity(host: Host, executable: str) -> tuple[str, ...]:
     prefix = executable.rsplit("/bin/", 1)[0]
     sites = [f"{prefix}/lib/{name}/site-packages" for name in host.list_dir(f"{prefix}/lib")]
     pythons = [path for path in sites if "/python3" in path]
-    return (host.real_path(executable), f"{prefix}/pyvenv.cfg", *pythons)
+    return (*started_by(host, executable), f"{prefix}/pyvenv.cfg", *pythons)

@@ -13,6 +13,7 @@ from deepbuild.probe.nvcc_text import (
     parse_gpu_arches,
     parse_nvcc_version,
 )
+from deepbuild.probe.paths import started_by
 from deepbuild.probe.toolkit_places import Place, find_places
 
 # What compiling an op with torch's ATen headers needs, beside nvcc itself. The math headers are
@@ -87,11 +88,13 @@ def _nvcc(host: Host, home: str, place: Place) -> str:
 def _toolkit(host: Host, home: str, place: Place) -> Toolkit | Problem:
     nvcc = _nvcc(host, home, place)
     # A wrapper stays as it is when what it starts goes.
-    identity = (nvcc, host.real_path(nvcc), f"{home}/bin", f"{home}/bin/nvcc")
+    identity = (*started_by(host, nvcc), f"{home}/bin", f"{home}/bin/nvcc")
     done = host.run([nvcc, "--version"], identity=identity)
     version = parse_nvcc_version(done.stdout) if done.ok else ""
     if not version:
-        return Problem(nvcc, f"does not answer --version: {last_line(done)}", "reinstall that CUDA")
+        said = last_line(done)
+        why = f"exit status {done.returncode}, with {said!r}" if "release" in said else said
+        return Problem(nvcc, f"does not answer --version: {why}", "reinstall that CUDA")
     arches = host.run([nvcc, "--list-gpu-arch"], identity=identity)
     profile = host.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"], identity=identity).stderr
     include = _include(host, home, parse_folders(profile, "INCLUDES"))

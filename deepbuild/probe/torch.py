@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from deepbuild.errors import ProbeError
 from deepbuild.host import Host
 from deepbuild.model import HostBound, Interpreter, NvidiaPackage, Runtime, Torch
-from deepbuild.probe.answers import last_line, parse_answer
+from deepbuild.probe.answers import ask, last_line
 from deepbuild.probe.nvcc_text import link_names
 from deepbuild.probe.toolkits import NEEDED_HEADERS
 
@@ -65,8 +65,7 @@ def _torch(host: Host, python: Interpreter, root: str, text: VersionText) -> Tor
     runtimes = [f"{place}/libstdc++.so.6" for place in (*places, "/usr/lib64")]
     files = (f"{root}/version.py", f"{root}/lib/libtorch_python.so", f"{root}/lib")
     identity = (*files, *runtimes)
-    done = host.ask_python(python.executable, "torch_facts", identity=identity)
-    answer = parse_answer(done, _Answer)
+    answer, done = ask(host, python.executable, "torch_facts", _Answer, identity=identity)
     if answer is None:
         raise ProbeError(
             f"torch {text.version} is installed but cannot be imported",

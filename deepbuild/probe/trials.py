@@ -9,6 +9,7 @@ from packaging.version import Version
 from deepbuild.host import Host
 from deepbuild.model import Compiler, Toolkit, Torch, Trial, replace
 from deepbuild.probe.compilers import first_error, watched_by
+from deepbuild.probe.paths import started_by
 
 # A kernel with a template, a launch and the C++ library: each part of nvcc has work. The first
 # header needs another package (cccl) than nvcc's own, as torch's sources do.
@@ -69,10 +70,9 @@ def _error(host: Host, kit: Toolkit, compiler: Compiler, beside: Sequence[str]) 
     noted = ["-MD", "-MF", "{headers}"] if Version(kit.version) >= _NOTES_HEADERS else []
     argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *noted, *folders, "-o", "{out}", "{source}"]
     parts = ("bin", "nvvm/bin", "nvvm/libdevice")
-    files = [kit.nvcc, host.real_path(kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
+    files = [*started_by(host, kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
     files += [f"{kit.home}/{name}" for name in _PARTS]
     for folder in kit.include:
         files += [folder, f"{folder}/cuda_runtime.h", f"{folder}/crt/host_config.h"]
-    own = (compiler.cxx, host.real_path(compiler.cxx), *watched_by(host, compiler.cxx))
-    done = host.trial(argv, _KERNEL, identity=(*files, *own))
+    done = host.trial(argv, _KERNEL, identity=(*files, *watched_by(host, compiler.cxx)))
     return "" if done.ok else first_error(done)
