@@ -67,6 +67,8 @@ class Toolkits:
 
     def _make(self, folder: Path, cuda: str, wanted: str) -> None:
         """In a folder beside it, then by rename: nobody sees half a toolkit."""
+        for left in self.folder.glob(f".{folder.name}.*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         half = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{folder.name}."))
         try:
             pins, size = self._resolve(wanted, cuda, half)

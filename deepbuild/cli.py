@@ -21,6 +21,7 @@ from deepbuild.errors import DeepbuildError, Exit, UsageError
 from deepbuild.options import (
     AS_JSON,
     BUILDING,
+    INSTALLING,
     PYTHON,
     TOOLCHAIN,
     refuse_all_but,
@@ -177,7 +178,7 @@ def wheel(
 
 @cli.command()
 @click.argument("given", required=False, metavar="[WHEEL|PLAN.json]", default="")
-@BUILDING
+@INSTALLING
 @click.pass_context
 def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.
@@ -239,7 +240,19 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except Exception as error:
-        return _internal(error)
+        return _not_utf8(error) if isinstance(error, UnicodeEncodeError) else _internal(error)
+
+
+def _not_utf8(error: UnicodeEncodeError) -> int:
+    """An argument, the home or the working folder: what is kept of them is JSON, in UTF-8."""
+    failure = UsageError(
+        "a path with bytes that are no UTF-8 cannot be used",
+        found=ascii(error.object)[:200],
+        wanted="names in UTF-8",
+        hint="use another folder, or a link to it with a plain name",
+    )
+    _complain(str(failure))
+    return failure.exit_code
 
 
 def _complain(text: str) -> None:

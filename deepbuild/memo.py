@@ -7,11 +7,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from deepbuild.host import (
     TRIAL_VARIABLES,
@@ -130,7 +131,7 @@ class MemoHost(LocalHost):
             return
         for key in list(self._answers)[:-_MOST]:  # the oldest: of compilers that have gone
             del self._answers[key]
-        with contextlib.suppress(OSError, RuntimeError):  # Path.resolve raises it for a loop
+        with contextlib.suppress(OSError):
             self.store.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.store, json.dumps(self._answers))
             self._new = False

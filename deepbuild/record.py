@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from deepbuild.host import Completed, FileId, Host, NvmlAnswer, NvmlGpu
 
@@ -191,5 +193,5 @@ def _spellings(secret: str) -> tuple[str, ...]:
 
 def _plain(answer: Any) -> Any:
     if isinstance(answer, (Completed, FileId, NvmlAnswer)):
-        return asdict(answer)
+        return msgspec.to_builtins(answer)
     return answer

@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import asdict, replace
 from packaging.version import InvalidVersion, Version
 
 from deepbuild.addresses import without_secrets
@@ -39,8 +40,7 @@ _NOT_SOURCE = {".git", "build", "dist", "__pycache__", "git_version_info_install
 _NOT_SOURCE_SUFFIXES = (".egg-info", ".so", ".pyc", ".o")
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(msgspec.Struct, frozen=True):
     """A source tree in the store. `spec` gets the same one again, also on another day."""
 
     version: str
@@ -50,8 +50,7 @@ class Tree:
     path: str
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """What the store writes down beside a tree."""
 
     version: str
@@ -60,8 +59,7 @@ class _Said:
     spec: str
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(msgspec.Struct, frozen=True):
     """Where trees are kept, and how they are got."""
 
     folder: Path

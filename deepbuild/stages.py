@@ -173,9 +173,11 @@ class Stages:
     def wheel(self, planned: BuildPlan, output: Path) -> Wheel:
         """Build exactly what a plan says."""
         from deepbuild.build import Place, build, require_unaltered, require_unblocked
+        from deepbuild.build.still_there import require_still_there
 
         require_unaltered(planned)
         require_unblocked(planned)
+        require_still_there(planned, self.host)
         tree = self.tree(planned.deepspeed.spec)
         if tree.digest != planned.deepspeed.digest:
             raise BuildError(

@@ -223,6 +223,16 @@ def test_interrupted_leaves_nothing(toolkits):
     assert left(toolkits) == []
 
 
+def test_half_of_one_that_was_killed_is_cleared_away(toolkits):
+    left = toolkits.folder / ".13.0.abcd" / "nvidia"
+    other = toolkits.folder / ".13.0-libraries.abcd"
+    for folder in (left, other):
+        folder.mkdir(parents=True)
+    toolkits.get("13.0", libraries=False)
+    assert not left.parent.exists()
+    assert other.exists()
+
+
 def test_toolkit_that_is_not_whole_is_made_again(toolkits):
     (toolkits.folder / "13.0/nvidia/cu13/bin").mkdir(parents=True)
     (toolkits.folder / "13.0/nvidia/cu13/bin/old").write_text("", encoding="utf-8")

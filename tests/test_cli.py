@@ -101,10 +101,11 @@ def test_help(run, command, option):
 
 def test_all_documented_options_are_there(run):
     options = ("deepspeed", "python", "torch", "ops", "config", "arch", "gpu", "cpu", "cuda-home")
-    more = ("cxx", "jobs", "memory", "machine", "allow-missing", "json")
+    more = ("cxx", "jobs", "memory", "allow-missing", "json")
     for command in ("plan", "wheel", "install"):
         out = run(command, "--help")[1]
         assert [name for name in (*options, *more) if f"--{name} " not in out] == []
+        assert ("--machine " in out) is (command != "install")
         assert command == "install" or "--output " in out
 
 
@@ -415,6 +416,17 @@ def test_defect_is_exit_70_with_a_report_and_no_traceback(run, monkeypatch, tmp_
     (report,) = tmp_path.glob("deepbuild-defect-*.txt")
     assert str(report) in err
     assert "Traceback" in report.read_text()
+
+
+def test_path_that_is_no_utf8_is_no_defect(run, monkeypatch):
+    def save(*args):
+        return os.fsdecode(b"/home/caf\351").encode()
+
+    monkeypatch.setattr(stages.Stages, "probe", save)
+    code, out, err = run("probe")
+    assert (code, out) == (2, "")
+    assert "no UTF-8" in err
+    assert "/home/caf\\udce9" in err
 
 
 def test_interrupt_is_exit_130_and_says_how_to_go_on(run, monkeypatch):

@@ -90,6 +90,16 @@ def test_interrupted_question_ends_all_that_was_started(tmp_path):
     assert gone(int(noted.read_text()))
 
 
+def test_temporary_files_of_long_work_go_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    script = "touch $TMPDIR/left; echo $TMPDIR; kill -9 $$"
+    done = HOST.run(["sh", "-c", script], timeout=100)
+    assert done.stdout.startswith(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert "no temporary folder" in HOST.run(["true"], timeout=100).stderr
+
+
 def test_pipe_is_no_text(tmp_path):
     """Reading one waits for ever."""
     os.mkfifo(tmp_path / "pipe")
@@ -99,7 +109,7 @@ def test_pipe_is_no_text(tmp_path):
 
 def test_names_that_are_no_utf8_can_be_shown_and_lead_nowhere(tmp_path, monkeypatch):
     strange = os.fsencode(tmp_path) + b"/caf\351"
-    os.mkdir(strange)
+    Path(os.fsdecode(strange)).mkdir()
     (tmp_path / "link").symlink_to(os.fsdecode(strange))
     monkeypatch.setenv("CUDA_HOME", os.fsdecode(strange))
     monkeypatch.setenv("PATH", f"{os.fsdecode(strange)}:{os.environ['PATH']}")
@@ -237,6 +247,14 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, "new \ud800")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+def test_loop_of_links_is_an_os_error(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_atomically(tmp_path / "a", "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_folder_that_is_not_there_is_an_os_error(tmp_path):

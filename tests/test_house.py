@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deepbuild.facts._load import tomllib
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "deepbuild"
 MODULES = {
@@ -63,6 +65,13 @@ def test_modules_are_found():
     assert {"deepbuild", "deepbuild.cli", "deepbuild.plan", "deepbuild.plan.arches"} <= set(MODULES)
 
 
+def test_every_package_is_installed():
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = named["tool"]["setuptools"]["packages"]
+    inside = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    assert set(packages) == inside | {"deepbuild.templates"}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_module_is_short(name):
     assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 400
@@ -100,7 +109,7 @@ LAYERS = {
         "deepbuild.plan",
     ),
     "deepbuild.render": ("deepbuild.model",),
-    "deepbuild.config": ("deepbuild.errors",),
+    "deepbuild.config": ("deepbuild.errors", "deepbuild.facts"),
     "deepbuild.host": ("deepbuild.host",),
     "deepbuild.children": (),
     "deepbuild.plan": (

@@ -50,7 +50,6 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
         VerificationError: the wheel is not what was planned.
     """
     require_unblocked(plan)
-    _still_there(plan)
     _require_writable(place.output)
     work = Workspace(place.work)
     with locked(place.work, tell.note), _disk_errors(place):
@@ -90,29 +89,6 @@ def require_unblocked(plan: BuildPlan) -> None:
         wanted="\n".join(dict.fromkeys(each.wanted for each in plan.blockers)),
         hint="\n".join(dict.fromkeys(each.fix for each in plan.blockers)),
     )
-
-
-def _still_there(plan: BuildPlan) -> None:
-    """A plan may be days old or from another machine: its tools must still be where it says."""
-    tools = {"python": plan.python.executable, "torch": f"{plan.torch.root}/version.py"}
-    if plan.compiler:
-        tools |= {"C compiler": plan.compiler.cc, "C++ compiler": plan.compiler.cxx}
-    if plan.toolkit:
-        tools["nvcc"] = plan.toolkit.nvcc
-        tools |= {"CUDA headers": folder for folder in plan.toolkit.include[:1]}  # noqa: B035
-    tools |= {name.rpartition("/")[2]: path for name, path in plan.extra.items()}
-    gone = [f"no {what} at {path}" for what, path in tools.items() if not Path(path).exists()]
-    if not gone:
-        text = Path(tools["torch"]).read_text(encoding="utf-8", errors="replace")
-        if plan.torch.version not in text:
-            gone.append(f"another torch than {plan.torch.version} in {plan.torch.root}")
-    if gone:
-        raise PlanBlocked(
-            "the plan does not fit this machine (any more)",
-            found="\n".join(gone),
-            wanted="the machine and environment that the plan was made for",
-            hint="make a new plan here: deepbuild plan -o plan.json",
-        )
 
 
 def _require_writable(output: Path) -> None:

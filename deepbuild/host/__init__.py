@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shutil
@@ -14,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from deepbuild.host.nvml import NvmlAnswer, NvmlGpu, ask_nvml
 from deepbuild.host.processes import (
@@ -48,8 +51,7 @@ __all__ = [
 QUICK = 20  # seconds for a question; a program that takes longer is not asked again
 
 
-@dataclass(frozen=True)
-class FileId:
+class FileId(msgspec.Struct, frozen=True):
     """What tells one version of a file from another. Folders have kind "dir"."""
 
     kind: str
@@ -119,12 +121,17 @@ class LocalHost:
         self, argv: Sequence[str], *, timeout: float = QUICK, identity: Sequence[str] = ()
     ) -> Completed:
         # What the shell adds to every nvcc is not in the build, so not in an answer either.
-        env = {n: v for n, v in os.environ.items() if not n.startswith("NVCC_")}
-
-        def ask() -> Completed:
-            return completed(argv, {**env, "LC_ALL": "C"}, timeout)
-
-        return self._unless_hung(argv[:1], ask) if timeout <= QUICK else ask()
+        env = {n: v for n, v in os.environ.items() if not n.startswith("NVCC_")} | {"LC_ALL": "C"}
+        if timeout <= QUICK:
+            return self._unless_hung(argv[:1], lambda: completed(argv, env, timeout))
+        # What is ended before its time leaves its temporary files, so they lie in a folder of ours.
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="deepbuild-", ignore_cleanup_errors=True
+            ) as tmp:
+                return completed(argv, env | {"TMPDIR": tmp}, timeout)
+        except OSError as error:
+            return Completed(CANNOT_RUN, "", f"no temporary folder: {error}")
 
     def ask_python(
         self, python: str, script: str, *args: str, identity: Sequence[str] = ()
@@ -248,7 +255,10 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: the old file, if there was one, is untouched.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except RuntimeError:  # until Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True)
-class NvmlGpu:
+
+class NvmlGpu(msgspec.Struct, frozen=True):
     name: str
     capability: str
     memory: int
     uuid: str
 
 
-@dataclass(frozen=True)
-class NvmlAnswer:
+class NvmlAnswer(msgspec.Struct, frozen=True):
     """What the driver's own library says; `error` is why it could not be asked."""
 
     error: str = ""

@@ -9,17 +9,17 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 CANNOT_RUN, NOT_FOUND, TIMED_OUT = 126, 127, 124
 _LONGEST = 2**20  # bytes of an answer that are kept: no honest one is longer
 _LEFT_OPEN = 1.0  # seconds that a pipe may stay open once its program and all it started are gone
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """How a program ended. One that could not be started has code 126 or 127, as in a shell, one
     that was ended since it took too long 124."""
 

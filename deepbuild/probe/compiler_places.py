@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from deepbuild.host import Host
 from deepbuild.model import Interpreter
-from deepbuild.probe.paths import absolute
+from deepbuild.probe.paths import absolute, merged
 
 INSISTED = "--cxx"
 VARIABLES = ("CXX", "CUDAHOSTCXX", "NVCC_CCBIN", "CC")
@@ -24,7 +24,7 @@ def find_cxx(host: Host, insisted: str, python: Interpreter | None) -> Iterator[
     Links to a compiler cache are left out: the compiler behind one is on PATH as well.
     """
     yield from _named(host, insisted)
-    path = host.env().get("PATH", "").split(":")
+    path = [merged(host, folder) for folder in host.env().get("PATH", "").split(":")]
     own = [python.prefix if python else "", host.env().get("CONDA_PREFIX", "")]
     folders = [*path, "/usr/bin", "/usr/local/bin", *(f"{prefix}/bin" for prefix in own if prefix)]
     folders += [f"{_TOOLSETS}/{name}/root/usr/bin" for name in host.list_dir(_TOOLSETS)]

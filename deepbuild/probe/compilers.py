@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from packaging.version import Version
 
 from deepbuild.host import SYSTEM_PATH, Completed, Host
@@ -65,8 +65,7 @@ _STARTS = ("cc1plus", "as", "collect2", "ld")  # clang, too, answers for those t
 _LINK = ("-shared", "-fPIC", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
-@dataclass(frozen=True)
-class _Driver:
+class _Driver(msgspec.Struct, frozen=True):
     """A compiler to be tried, and the files and folders that its answers depend on."""
 
     host: Host
@@ -109,6 +108,11 @@ def find_compilers(
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
     rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
     return (*named, *sorted(rest, key=_rank, reverse=True))
+
+
+def look_at(host: Host, cxx: str) -> Compiler:
+    """One compiler by its path."""
+    return _compiler(_Driver(host, cxx, started_by(host, cxx)), "path", "")
 
 
 def _is_whole(compiler: Compiler | None) -> bool:

@@ -21,6 +21,14 @@ def absolute(host: Host, path: str) -> str:
     return f"{host.real_path(folder or '.').rstrip('/')}/{name}"
 
 
+def merged(host: Host, folder: str) -> str:
+    """A folder of programs by one name: where /bin is a link into /usr, the order in which PATH
+    names both is no difference between two machines."""
+    folder = folder.rstrip("/")
+    is_old_name = folder in {"/bin", "/sbin"} and host.is_link(folder)
+    return f"/usr{folder}" if is_old_name else folder
+
+
 def started_by(host: Host, path: str, most: int = 20) -> tuple[str, ...]:
     """A program and what it may start: the file behind a link; for a script also the
     compilers or interpreters that its text names, for it stays as it is while they change."""

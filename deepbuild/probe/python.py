@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from deepbuild.errors import ProbeError
 from deepbuild.host import Host
@@ -13,8 +13,7 @@ from deepbuild.probe.paths import absolute, started_by
 _ASKED_FOR = ("deepspeed", "deepspeed-kernels", "nvidia-cutlass", "pip", "torch", "triton")
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     implementation: str
     version: str
     tag: str

@@ -4,7 +4,8 @@ importing torch, once, in a child of that interpreter."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from deepbuild.errors import ProbeError
 from deepbuild.host import Host
@@ -17,15 +18,13 @@ _HEADERS = (*NEEDED_HEADERS, "nccl.h", "cufile.h")
 _TABLES = {"CUDA_GCC_VERSIONS": "gcc", "CUDA_CLANG_VERSIONS": "clang"}
 
 
-@dataclass(frozen=True)
-class VersionText:
+class VersionText(msgspec.Struct, frozen=True):
     version: str
     cuda: str | None
     hip: str | None
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     version: str
     cxx11_abi: bool
     arch_flags: str

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from deepbuild.host import Host
-from deepbuild.model import Compiler, Toolkit, Torch, Trial, replace
+from deepbuild.model import Compiler, PlannedToolkit, Toolkit, Torch, Trial, replace
 from deepbuild.probe.compilers import first_error, watched_by
 from deepbuild.probe.paths import started_by
 
@@ -48,7 +48,7 @@ def _trials(
     )
     tried: list[Trial] = []
     for compiler in [each for each in compilers if _accepts(kit, each)][:_MOST]:
-        tried.append(Trial(compiler.cxx, _error(host, kit, compiler, beside)))
+        tried.append(Trial(compiler.cxx, kernel_error(host, kit, compiler.cxx, beside)))
         if sum(not trial.error for trial in tried) == (2 if own else 1):
             break
     return tuple(tried)
@@ -62,17 +62,24 @@ def _accepts(kit: Toolkit, compiler: Compiler) -> bool:
     return most is None or Version(compiler.version).major <= most
 
 
-def _error(host: Host, kit: Toolkit, compiler: Compiler, beside: Sequence[str]) -> str:
+def kernel_error(
+    host: Host, kit: Toolkit | PlannedToolkit, cxx: str, beside: Sequence[str] = ()
+) -> str:
+    """What a toolkit and a compiler say to a kernel, "" if they compile it.
+
+    Args:
+        beside: folders with headers that the toolkit itself lacks.
+    """
     # The folders are given since a toolkit of wheels or of HPC SDK parts does not know its own;
     # those of torch's wheels since the build's overlay has them as well.
     folders = [f"-I{f}" for f in (*kit.include, *beside) if not f.startswith("/usr/include")]
     # nvcc notes headers by these names from CUDA 10.2 on; an older one ignores no option.
     noted = ["-MD", "-MF", "{headers}"] if Version(kit.version) >= _NOTES_HEADERS else []
-    argv = [kit.nvcc, "-c", "-ccbin", compiler.cxx, *noted, *folders, "-o", "{out}", "{source}"]
+    argv = [kit.nvcc, "-c", "-ccbin", cxx, *noted, *folders, "-o", "{out}", "{source}"]
     parts = ("bin", "nvvm/bin", "nvvm/libdevice")
     files = [*started_by(host, kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
     files += [f"{kit.home}/{name}" for name in _PARTS]
     for folder in kit.include:
         files += [folder, f"{folder}/cuda_runtime.h", f"{folder}/crt/host_config.h"]
-    done = host.trial(argv, _KERNEL, identity=(*files, *watched_by(host, compiler.cxx)))
+    done = host.trial(argv, _KERNEL, identity=(*files, *watched_by(host, cxx)))
     return "" if done.ok else first_error(done)
