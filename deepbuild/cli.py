@@ -21,7 +21,7 @@ from deepbuild.errors import DeepbuildError, Exit, UsageError
 from deepbuild.options import (
     AS_JSON,
     BUILDING,
-    INSTALLING,
+    PLANNING,
     PYTHON,
     TOOLCHAIN,
     refuse_all_but,
@@ -117,7 +117,7 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
 
 
 @cli.command()
-@BUILDING
+@PLANNING
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the plan as JSON.")
 def plan(output: str, as_json: bool, **options: Any) -> int:
     """Show what would be built, with the reason for each choice. Builds nothing; --torch and
@@ -178,7 +178,7 @@ def wheel(
 
 @cli.command()
 @click.argument("given", required=False, metavar="[WHEEL|PLAN.json]", default="")
-@INSTALLING
+@BUILDING
 @click.pass_context
 def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.

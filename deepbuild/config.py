@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deepbuild import facts
 from deepbuild.errors import UsageError
-
-# optimizer type -> op on the GPU, op with the optimizer state on the CPU
-# (DeepSpeed runtime/engine.py, _configure_basic_optimizer)
-_OPTIMIZERS = {
-    "adam": ("fused_adam", "cpu_adam"),
-    "adamw": ("fused_adam", "cpu_adam"),
-    "adagrad": ("", "cpu_adagrad"),
-    "lamb": ("fused_lamb", ""),
-    "lion": ("fused_lion", "cpu_lion"),
-    "muon": ("fused_adam", "cpu_adam"),  # for the parameters that Muon leaves to Adam
-}
 
 
 def ops_of_config(path: Path) -> tuple[str, ...]:
     """The ops that a config needs, for --config.
 
     Raises:
-        UsageError: the file cannot be read, or is no JSON object.
+        UsageError: the file cannot be read, is no JSON object, or names an unknown optimizer.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -54,10 +45,7 @@ def needed_ops(config: Mapping[str, Any]) -> Iterator[str]:
     parts = [_part(zero, name) for name in ("offload_optimizer", "offload_param")]
     offloads = [str(part.get("device")) for part in parts]
     on_cpu = offloads[0] in {"cpu", "nvme"} or bool(zero.get("cpu_offload"))
-    optimizer = _part(config, "optimizer")
-    op = _OPTIMIZERS.get(str(optimizer.get("type", "")).lower(), ("", ""))[on_cpu]
-    if op and not _part(optimizer, "params").get("torch_adam"):
-        yield op
+    yield from _optimizer_op(_part(config, "optimizer"), on_cpu=on_cpu)
     if "nvme" in offloads or "aio" in config:
         yield "async_io"
     if zero.get("zero_quantized_weights") or zero.get("zero_quantized_gradients"):
@@ -69,6 +57,29 @@ def needed_ops(config: Mapping[str, Any]) -> Iterator[str]:
         yield "random_ltd"
     if "sparse_attention" in config:
         yield "sparse_attn"
+
+
+def _optimizer_op(optimizer: Mapping[str, Any], *, on_cpu: bool) -> Iterator[str]:
+    name = optimizer.get("type")
+    if not isinstance(name, str):
+        return
+    row = facts.optimizer_row(name)
+    if row is None:
+        raise _unknown_optimizer(name)
+    op = row.cpu if on_cpu else row.gpu
+    if op and not _part(optimizer, "params").get("torch_adam"):
+        yield op
+
+
+def _unknown_optimizer(name: str) -> UsageError:
+    known = {row.type.lower(): row.type for row in facts.optimizer_rows()}
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    return UsageError(
+        f"{name} is no optimizer that DeepSpeed knows",
+        found=f'"type": "{name}" in the part "optimizer" of the config',
+        wanted="one of DeepSpeed's own, or of torch.optim as it is written there",
+        hint=f"did you mean {known[near[0]]}?" if near else "name the ops yourself: --ops LIST",
+    )
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,14 @@ _TOOLKIT = _together(
         help="Take a toolkit of another major version than torch's: for ops without device code.",
     ),
 )
-BUILDING = _together(
+_MACHINE = functools.partial(
+    click.option,
+    "--machine",
+    multiple=True,
+    metavar="FILE",
+    help="Plan for a machine recorded with `deepbuild probe -o FILE`.",
+)
+_WHAT = _together(
     click.option(
         "--deepspeed",
         default="",
@@ -111,18 +119,17 @@ BUILDING = _together(
     _TOOLKIT,
     click.option("--jobs", type=click.IntRange(min=1), default=None, help="Compilers at once."),
     click.option("--memory", type=Size(), default=None, help="Memory that they may fill: 16G."),
-    click.option(
-        "--machine",
-        multiple=True,
-        metavar="FILE",
-        help="Plan for a machine recorded with `deepbuild probe -o FILE`.",
-    ),
+)
+_HOW_FAR = _together(
     click.option(
         "--allow-missing", multiple=True, metavar="OP", help="A requested op that may be left out."
     ),
     click.option("--debug-info", is_flag=True, help="Keep debug info (-g) in the libraries."),
     AS_JSON,
 )
+PLANNING = _together(_WHAT, _MACHINE(), _HOW_FAR)
+# What builds takes --machine only to say where it belongs, and so does not show it.
+BUILDING = _together(_WHAT, _MACHINE(hidden=True), _HOW_FAR)
 
 
 def request_of(purpose: str, options: dict[str, Any]) -> Request:

@@ -151,6 +151,7 @@ def _system_rows(machine: Machine) -> list[tuple[str, str]]:
     if machine.torch:
         torch = machine.torch
         cuda = f"CUDA {torch.cuda}" if torch.cuda else "no CUDA"
+        cuda = f"for ROCm {torch.hip}" if torch.hip else cuda
         rows.append(("torch", f"{torch.version}, {cuda}, {' '.join(torch.arches)}"))
     else:
         rows.append(("torch", "none in " + ", ".join(machine.torch_looked_for)))

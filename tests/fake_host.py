@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from deepbuild import facts
 from deepbuild.host import NOT_FOUND, Completed, FileId, NvmlAnswer, NvmlGpu

@@ -105,7 +105,7 @@ def test_all_documented_options_are_there(run):
     for command in ("plan", "wheel", "install"):
         out = run(command, "--help")[1]
         assert [name for name in (*options, *more) if f"--{name} " not in out] == []
-        assert ("--machine " in out) is (command != "install")
+        assert ("--machine " in out) is (command == "plan")
         assert command == "install" or "--output " in out
 
 
@@ -495,6 +495,7 @@ def test_reader_that_goes_away_is_no_failure(planning):
 
 def test_what_looks_like_markup_is_shown_as_it_is(run, monkeypatch, source):
     monkeypatch.setenv("CUDA_HOME", "/gone/[bold]x[/red]")
+    monkeypatch.setattr("deepbuild.probe.find_compilers", lambda *_: ())  # trying them takes long
     code, out, err = run("probe", "--python", sys.executable)
     assert code == 0, err
     assert "[bold]x[/red]" in out

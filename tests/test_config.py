@@ -30,6 +30,8 @@ CPU = {"offload_optimizer": {"device": "cpu"}}
         ({"optimizer": {"type": "Lion"}, "zero_optimization": CPU}, ["cpu_lion"]),
         ({"optimizer": {"type": "Muon"}}, ["fused_adam"]),
         ({"optimizer": {"type": "OneBitAdam"}}, []),
+        ({"optimizer": {"type": "ZeroOneAdam"}}, []),
+        ({"optimizer": {"type": "SGD"}}, []),
         ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, ["async_io"]),
         ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, []),
         (
@@ -51,6 +53,16 @@ CPU = {"offload_optimizer": {"device": "cpu"}}
 )
 def test_ops_of_a_config(config, ops):
     assert list(needed_ops(config)) == ["utils", *ops]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("AdamWW", "adamw"), ("sgd", "SGD"), ("Adam W", "adam"), ("x", "--ops")]
+)
+def test_optimizer_that_nobody_has_is_said(name, meant):
+    """DeepSpeed would fail at run time, after ops were built that do not serve it."""
+    with pytest.raises(UsageError, match="no optimizer that DeepSpeed knows") as caught:
+        list(needed_ops({"optimizer": {"type": name}}))
+    assert name in caught.value.found and meant in caught.value.hint
 
 
 def test_ops_are_read_from_a_file_and_named_once(tmp_path):

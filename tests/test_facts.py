@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from deepbuild import facts
-from deepbuild.facts._versions import holds, minor_of, numbers
+from deepbuild.facts._versions import holds, minor_of
 
 TABLES = {
     "gpus": facts.gpus,
@@ -24,6 +24,8 @@ TABLES = {
     "op_needs": facts.op_need_rows,
     "defects": facts.defect_rows,
     "packages": facts.package_rows,
+    "optimizers": facts.optimizer_rows,
+    "cuda_repositories": facts.cuda_repository_rows,
 }
 BY_TOOLKIT = {name: TABLES[name] for name in ("host_limits", "nvcc_archs", "drivers")}
 # Both sides of every release at which some row of the op tables begins or ends.
@@ -55,7 +57,7 @@ def test_no_row_occurs_twice(name):
 
 @pytest.mark.parametrize("name", BY_TOOLKIT)
 def test_toolkits_are_sorted_without_repeats(name):
-    order = [numbers(row.cuda) for row in BY_TOOLKIT[name]()]
+    order = [Version(row.cuda) for row in BY_TOOLKIT[name]()]
     assert all(before < after for before, after in pairwise(order))
 
 
@@ -91,7 +93,7 @@ def test_host_limits_never_shrink_with_a_newer_toolkit(column):
 
 def test_nvcc_archs_are_sorted_and_every_suffixed_one_has_its_base():
     for row in facts.nvcc_arch_rows():
-        order = [numbers(arch) for arch in row.archs]
+        order = [Version(arch) for arch in row.archs]
         assert all(before < after for before, after in pairwise(order)), row
         assert {arch[-1] for arch in row.suffixed} <= {"a", "f"}, row
         assert {arch[:-1] for arch in row.suffixed} <= set(row.archs), row
@@ -99,13 +101,13 @@ def test_nvcc_archs_are_sorted_and_every_suffixed_one_has_its_base():
 
 def test_within_a_major_a_newer_nvcc_takes_all_that_an_older_one_takes():
     for older, newer in pairwise(facts.nvcc_arch_rows()):
-        if numbers(older.cuda)[0] == numbers(newer.cuda)[0]:
+        if Version(older.cuda).major == Version(newer.cuda).major:
             assert set(older.archs) <= set(newer.archs), newer
             assert set(older.suffixed) <= set(newer.suffixed), newer
 
 
 def test_a_newer_nvcc_never_takes_back_its_newest_arch():
-    newest = [numbers(row.archs[-1]) for row in facts.nvcc_arch_rows()]
+    newest = [Version(row.archs[-1]) for row in facts.nvcc_arch_rows()]
     assert newest == sorted(newest)
 
 
@@ -113,7 +115,7 @@ def test_drivers_rise_and_each_major_has_one_floor():
     rows = facts.driver_rows()
     bundled = [Version(row.same_release) for row in rows if row.same_release]
     assert all(before < after for before, after in pairwise(bundled))
-    floors = {(numbers(row.cuda)[0], row.minor_floor) for row in rows}
+    floors = {(Version(row.cuda).major, row.minor_floor) for row in rows}
     assert len(floors) == len({major for major, _ in floors})
     assert facts.driver_row("13.5").same_release is None
 
@@ -123,7 +125,7 @@ def test_drivers_rise_and_each_major_has_one_floor():
 
 def test_torch_rows_are_sorted_and_their_standards_only_rise():
     rows = facts.torch_rows()
-    assert all(numbers(a.torch) < numbers(b.torch) for a, b in pairwise(rows))
+    assert all(Version(a.torch) < Version(b.torch) for a, b in pairwise(rows))
     for column in ("min_cxx_std", "default_cxx_std"):
         known = [value for row in rows if (value := getattr(row, column)) is not None]
         assert known == sorted(known) and set(known) <= {14, 17, 20, 23}
@@ -132,7 +134,7 @@ def test_torch_rows_are_sorted_and_their_standards_only_rise():
 def test_torch_rows_agree_with_themselves_and_with_the_toolkits():
     for row in facts.torch_rows():
         assert row.pypi_cuda in row.cuda_variants, row
-        assert [*row.cuda_variants] == sorted(row.cuda_variants, key=numbers), row
+        assert [*row.cuda_variants] == sorted(row.cuda_variants, key=Version), row
         assert row.default_cxx_std is None or row.default_cxx_std >= row.min_cxx_std, row
         for cuda in row.cuda_variants:
             limits = facts.host_limits(cuda)
@@ -364,8 +366,37 @@ def test_needs_are_named_once():
 
 
 def test_root_needs_no_sudo():
-    assert facts.install_command("libaio", "apt") == "sudo apt-get install -y libaio-dev"
-    assert facts.install_command("libaio", "apt", root=True) == "apt-get install -y libaio-dev"
+    assert facts.install_command("libaio", "dnf") == "sudo dnf install -y libaio-devel"
+    assert facts.install_command("libaio", "dnf", root=True) == "dnf install -y libaio-devel"
+
+
+def test_lists_of_packages_are_fetched_first_where_a_fresh_container_has_none():
+    assert facts.install_command("libaio", "apt") == (
+        "sudo apt-get update && sudo apt-get install -y libaio-dev"
+    )
+    assert facts.install_command("libaio", "apt", root=True) == (
+        "apt-get update && apt-get install -y libaio-dev"
+    )
+
+
+@pytest.mark.parametrize("row", facts.cuda_repository_rows(), ids=lambda row: row.x86_64)
+def test_each_repository_has_a_complete_command(row):
+    for arch, folder in (("x86_64", row.x86_64), ("aarch64", row.aarch64)):
+        for distribution in row.ids.split():
+            asked = (distribution, f"{row.version}.1", arch)
+            command = facts.cuda_repository_command(*asked)
+            assert (command is None) is (not folder)
+            if command:
+                assert f"/compute/cuda/repos/{folder}/cuda-" in command
+                assert not set("{}") & set(command) and command.startswith("sudo ")
+                assert "sudo" not in (facts.cuda_repository_command(*asked, root=True) or "")
+
+
+@pytest.mark.parametrize(
+    "asked", [("ubuntu", "20.10", "x86_64"), ("debian", "1", "x86_64"), ("rocky", "9", "ppc64le")]
+)
+def test_repository_that_nobody_knows(asked):
+    assert facts.cuda_repository_command(*asked) is None
 
 
 @pytest.mark.parametrize(

@@ -410,9 +410,12 @@ def test_clang_where_no_gcc_is() -> None:
 
 def test_no_compiler_names_the_exact_command() -> None:
     assert blocker(planned(machine(gcc="16.1.0")), "NO_COMPILER").fix == (
-        "sudo apt-get install -y g++-12"
+        "sudo apt-get update && sudo apt-get install -y g++-12"
     )
-    assert blocker(planned(machine(gcc="")), "NO_COMPILER").fix == "sudo apt-get install -y g++-12"
+    assert (
+        blocker(planned(machine(gcc="")), "NO_COMPILER").fix
+        == "sudo apt-get update && sudo apt-get install -y g++-12"
+    )
 
 
 def test_insisted_compiler() -> None:
@@ -592,8 +595,13 @@ def test_several_blockers_are_said_at_once() -> None:
 
     result = planned(machine(much_is_missing, gcc="16.1.0"), Request(ops=("async_io",)))
     assert codes(result) == ["NO_PYTHON_H", "DISK_FULL", "NO_COMPILER", "OP_ASYNC_IO"]
-    assert blocker(result, "NO_PYTHON_H").fix == "sudo apt-get install -y python3.11-dev"
-    assert blocker(result, "OP_ASYNC_IO").fix.startswith("sudo apt-get install -y libaio-dev\n")
+    assert (
+        blocker(result, "NO_PYTHON_H").fix
+        == "sudo apt-get update && sudo apt-get install -y python3.11-dev"
+    )
+    assert blocker(result, "OP_ASYNC_IO").fix.startswith(
+        "sudo apt-get update && sudo apt-get install -y libaio-dev\n"
+    )
 
 
 def test_python_headers_come_from_where_the_python_came() -> None:
@@ -620,11 +628,31 @@ def test_no_torch_names_both_ways_on() -> None:
     assert "--torch" in caught.value.hint and "--python" in caught.value.hint
 
 
+def test_torch_that_only_pythonpath_leads_to_is_said() -> None:
+    host = debian()
+    host.add_python(VENV)
+    host.files["/apps/torch/2.14/torch/version.py"] = ""
+    host.variables["PYTHONPATH"] = "/apps/other::/apps/torch/2.14"
+    where = probe(host, python=VENV, own_python=OWN_PYTHON, work_folder=WORK)
+    with pytest.raises(ProbeError) as caught:
+        planned(where)
+    assert (
+        "torch is in /apps/torch/2.14, and deepbuild does not use PYTHONPATH" in caught.value.found
+    )
+    assert f">{SITE}/pythonpath.pth" in caught.value.hint
+
+
 def test_rocm_is_blocked() -> None:
     where = whole()
     assert where.torch is not None
     rocm = replace(where.torch, version="2.9.1+rocm6.4", cuda=None, hip="6.4")
-    assert codes(planned(replace(where, torch=rocm), source=CPU)) == ["ROCM"]
+    result = planned(replace(where, torch=rocm), source=CPU)
+    assert codes(result) == ["ROCM"]
+    told = "for ROCm 6.4: deepbuild builds ops for CUDA and for the CPU"
+    assert told in blocker(result, "ROCM").found and told in " ".join(result.warnings)
+    assert all("torch has no CUDA" not in warning for warning in result.warnings)
+    (reason,) = [each.reason for each in result.decisions if each.topic == "torch"]
+    assert reason.startswith("for ROCm 6.4, read in ")
 
 
 def test_accelerator_of_a_torch() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from fake_host import OWN_PYTHON, WORK, FakeHost, debian
+from packaging.version import InvalidVersion
 from test_plan import SITE, VENV, blocker, codes, machine, op, planned
 
-from deepbuild.model import BuildPlan, Decision, Machine, Request
+from deepbuild.errors import ProbeError
+from deepbuild.model import BuildPlan, Decision, Machine, Request, Runtime, replace
 from deepbuild.probe import probe
 
 CONDA = "/home/user/miniforge3/envs/train"
@@ -325,3 +328,151 @@ def test_insisted_compiler_is_taken_although_it_can_do_less():
     assert result.compiler is not None and result.compiler.cxx == "/opt/gcc/bin/g++"
     assert decision(result, "host compiler").reason.startswith("insisted on with --cxx")
     assert op(result, "async_io").verdict == "skip" and "libaio" in op(result, "async_io").reason
+
+
+# ---------------------------------------------------------------- a machine from a file
+
+
+def many_tools(host: FakeHost) -> None:
+    host.add_compiler("11.4.0")
+    host.add_compiler("13.3.0", folder="/opt/gcc/13/bin", suffix="")
+    host.add_toolkit("13.2", link="/opt/cuda")
+    host.add_nvcc_wrapper("/usr/local/cuda-13.2", "/usr/local/bin/nvcc")
+
+
+@pytest.mark.parametrize(
+    ("cxx", "chosen"),
+    [
+        ("g++-11", "/usr/bin/g++-11"),
+        ("gcc-11", "/usr/bin/g++-11"),
+        ("/usr/bin/gcc-11", "/usr/bin/g++-11"),
+        ("/opt/gcc/13/bin/g++", "/opt/gcc/13/bin/g++"),
+        ("g++-99", ""),
+    ],
+)
+def test_compiler_of_a_recorded_machine_by_its_name(cxx, chosen):
+    result = planned(machine(many_tools), Request(cxx=cxx))
+    assert (result.compiler.cxx if result.compiler else "") == chosen
+    if not chosen:
+        found = blocker(result, "NO_COMPILER")
+        assert found.found.startswith("g++-99 is none of the compilers of this machine: /")
+        assert found.fix.startswith("leave --cxx away")
+
+
+def test_name_means_no_other_than_the_recorded_one():
+    """The record was made with another --cxx than is asked for now."""
+    where = machine(many_tools, cxx="/opt/gcc/13/bin/g++")
+    result = planned(where, Request(cxx="g++-11"))
+    assert result.compiler is not None and result.compiler.version == "11.4.0"
+
+
+HOME = "/usr/local/cuda-13.2"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [HOME, f"{HOME}/", f"{HOME}/bin/nvcc", f"{HOME}/bin", "/opt/cuda", "/opt/cuda/bin/nvcc"],
+)
+def test_toolkit_of_a_recorded_machine_by_its_names(wanted):
+    for where in (machine(many_tools), machine(many_tools, cuda_home="/usr/local/cuda-13.0")):
+        result = planned(where, Request(cuda_home=wanted))
+        assert result.toolkit is not None and result.toolkit.version == "13.2"
+
+
+def test_toolkit_that_a_recorded_machine_has_not():
+    found = blocker(planned(machine(many_tools), Request(cuda_home="/opt/x/")), "NO_TOOLKIT")
+    assert found.found.startswith("/opt/x/ is none of the toolkits of this machine: /usr/local/")
+    assert found.fix.startswith("leave --cuda-home away")
+
+
+ODD = (
+    "",
+    "x",
+    "1.2rc1",
+    "13",
+    "13.",
+    "13.\uff10",
+    "²",
+    "1!2.3",
+    "12.4.1.2",
+    "99999999999999999999.1",
+)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_texts_of_a_machine_file_are_no_defects(odd):
+    """A file that somebody edited: what is no version is said to be none."""
+    where = machine(toolkit="", gcc="16.1.0")
+    assert where.torch is not None and where.python is not None
+    plain = replace(where.python, headers="", kind="conda")
+    loads = machine()
+    assert loads.torch is not None
+    edited = [
+        *(replace(where, modules=(f"{name}{odd}",)) for name in ("cuda", "cuda/", "gcc/", "")),
+        replace(where, torch=replace(where.torch, version=odd)),
+        replace(where, torch=replace(where.torch, cuda=odd)),
+        replace(where, python=replace(plain, version=odd)),
+        replace(loads, torch=replace(loads.torch, runtime=Runtime("/lib/libstdc++.so.6", odd))),
+    ]
+    for each in edited:
+        with suppress(
+            InvalidVersion, ProbeError
+        ):  # the first of which the stage says in the user's words
+            planned(each)
+
+
+def test_module_without_a_version_or_with_an_odd_one_is_not_proposed():
+    where = replace(
+        machine(toolkit="", gcc=""), modules=("cuda", "gcc", "cuda/13.\uff10", "gcc/\uff11\uff12")
+    )
+    assert "module load" not in "".join(each.fix for each in planned(where).blockers)
+
+
+# ---------------------------------------------------------------- what a fix names
+
+
+def fix_of(where: Machine, code: str, request: Request | None = None) -> str:
+    return blocker(planned(where, request), code).fix
+
+
+@pytest.mark.parametrize("broken", ["cc1plus", "start"])
+def test_way_out_of_an_old_library_names_no_compiler_that_is_refused(broken):
+    where = conda(lambda host: host.add_compiler("11.4.0", broken=broken), runtime="3.4.29")
+    assert "11" not in fix_of(where, "LIBSTDCXX").replace("3.11", "")
+
+
+def test_way_out_of_an_old_library_leads_to_the_compiler_that_is_here():
+    def older(host: FakeHost) -> None:
+        host.add_compiler("11.4.0")
+
+    fix = fix_of(conda(older, runtime="3.4.29"), "LIBSTDCXX", Request(cxx="/usr/bin/g++"))
+    assert fix == "leave --cxx away: gcc 11.4.0 at /usr/bin/g++-11 fits"
+
+
+def test_module_of_a_gcc_goes_with_the_module_of_cuda():
+    """nvcc 12.0 takes gcc up to 12, torch's own 12.6 up to 13."""
+    where = machine(torch="2.9.1+cu126", cuda="12.6", toolkit="", gcc="")
+    where = replace(where, modules=("CUDA/12.0.0", "GCC/12.3.0", "GCC/13.2.0"))
+    assert fix_of(where, "NO_TOOLKIT").startswith("module load CUDA/12.0.0\n")
+    assert fix_of(where, "NO_COMPILER").startswith("module load GCC/12.3.0\n")
+    asked = replace(where, modules=(*where.modules, "CUDA/12.6.0"))
+    assert fix_of(asked, "NO_COMPILER").startswith("module load GCC/13.2.0\n")
+
+
+def test_repository_of_nvidia_is_set_up_on_a_line_of_its_own():
+    host = FakeHost.set_system
+    systems = {
+        ("ubuntu", "22.04", "apt-get"): "repos/ubuntu2204/x86_64/cuda-keyring_1.1-1_all.deb",
+        ("rocky", "9.4", "dnf"): "--add-repo https://developer.download.nvidia.com/compute/cuda/"
+        "repos/rhel9/x86_64/cuda-rhel9.repo",
+        ("fedora", "42", "dnf"): "--from-repofile=https://developer.download.nvidia.com/",
+        ("opensuse-leap", "15.6", "zypper"): "repos/opensuse15/x86_64/cuda-opensuse15.repo",
+    }
+    for (name, version, manager), words in systems.items():
+        where = machine(lambda h, s=(name, version, name, manager): host(h, *s), toolkit="")
+        lines = fix_of(where, "NO_TOOLKIT").splitlines()
+        (line,) = [line for line in lines if line.startswith("   if not set up yet: ")]
+        assert words in line and "sudo " in line
+        assert lines[lines.index(line) - 1].endswith("# from NVIDIA's repository")
+    unknown = machine(lambda h: host(h, "debian", "99", "Debian 99", "apt-get"), toolkit="")
+    assert "if not set up yet" not in fix_of(unknown, "NO_TOOLKIT")

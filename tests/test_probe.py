@@ -451,6 +451,7 @@ def test_driver_without_gpus_is_believed() -> None:
         ("GPU-2", [False, False, True]),  # the beginning of one is enough
         ("GPU-9999,GPU-1111", [False, False, False]),
         ("MIG-1111", [True, True, True]),  # slices are not resolved
+        ("²", [False, False, False]),  # a digit, and no number
     ],
 )
 def test_visible_devices(value: str | None, visible: list[bool]) -> None:
@@ -540,6 +541,8 @@ def test_slurm() -> None:
     assert limits(host)[2:] == (400, "MemAvailable")
     host.variables["SLURM_MEM_PER_CPU"] = "2048"
     assert limits(host)[2:] == (64, "SLURM_MEM_PER_CPU")
+    host.variables |= {"SLURM_CPUS_PER_TASK": "²", "SLURM_MEM_PER_CPU": "²"}  # a digit, no number
+    assert limits(host)[1:] == ("SLURM_CPUS_ON_NODE", 400, "MemAvailable")
 
 
 def test_nothing_to_read_still_gives_one_core() -> None:

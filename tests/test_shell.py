@@ -86,6 +86,17 @@ def test_nvcc_is_not_taken_for_one_whose_path_ends_alike():
     assert "/apps/usr" not in shell(change, toolkit="")["nvcc on PATH"].found
 
 
+def test_toolkit_that_compiles_no_kernel_is_not_called_fine():
+    def change(host: FakeHost) -> None:
+        host.add_nvcc_wrapper(host.add_toolkit("13.0"))
+        host.kernels[f"{KIT}/bin/nvcc"] = "nvcc fatal : no cicc"
+        host.variables["CUDA_HOME"] = KIT
+
+    found = shell(change, toolkit="")
+    for subject in ("nvcc on PATH", "CUDA_HOME"):
+        assert not found[subject].ok and ", compiles no kernel" in found[subject].found
+
+
 # ---------------------------------------------------------------- variables
 
 

@@ -138,6 +138,39 @@ def test_conda_keeps_its_headers_in_targets(active):
     assert kit.found_by == ("the environment of Python",)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("CONDA_EXE", "/opt/conda/bin/conda"),
+        ("CONDA_EXE", "/opt/conda/condabin/conda"),
+        ("CONDA_PREFIX", "/opt/conda"),
+        ("CONDA_PREFIX", "/opt/conda/envs/train"),
+        ("MAMBA_ROOT_PREFIX", "/opt/conda/"),
+    ],
+)
+def test_toolkits_of_other_conda_environments(variable, value):
+    host = debian()
+    for prefix in ("/opt/conda", "/opt/conda/envs/cuda13"):
+        host.add_conda_toolkit("13.0", prefix)
+        host.files[f"{prefix}/conda-meta/history"] = ""
+    host.files["/opt/conda/envs/train/bin/python"] = "#!"
+    host.variables[variable] = value
+    by = {kit.home: (kit.kind, *kit.found_by) for kit in look(host)[0]}
+    base = "the environment of Python" if value == "/opt/conda" else "conda environment base"
+    assert by == {
+        "/opt/conda": ("conda", base),
+        "/opt/conda/envs/cuda13": ("conda", "conda environment cuda13"),
+    }
+
+
+def test_environments_beside_the_target():
+    host = debian()
+    python = host.add_python("/opt/conda/envs/train", "3.11.9", kind="conda")
+    host.add_conda_toolkit("13.0", "/opt/conda/envs/cuda13")
+    (kit,) = look(host, python)[0]
+    assert kit.found_by == ("conda environment cuda13",)
+
+
 def test_hpc_sdk_keeps_the_math_libraries_outside():
     host = debian()
     home = host.add_hpc_sdk("24.5", "12.4")

@@ -12,6 +12,7 @@ Ask the tool first where it can answer: ``nvcc --list-gpu-code``, the toolkit's 
 not here (a plan from a recorded host, ``--gpu a100`` on a laptop) and for what a tool won't say.
 """
 
+from deepbuild.facts._versions import project_of, satisfies
 from deepbuild.facts.compilers import (
     DistributionRow,
     GccRow,
@@ -45,8 +46,12 @@ from deepbuild.facts.ops import (
     op_need_rows,
     op_needs,
 )
+from deepbuild.facts.optimizers import OptimizerRow, optimizer_row, optimizer_rows
 from deepbuild.facts.packages import (
+    CudaRepositoryRow,
     PackageRow,
+    cuda_repository_command,
+    cuda_repository_rows,
     install_command,
     managers,
     package_rows,
@@ -56,6 +61,7 @@ from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 
 __all__ = [
     "EVERY_CUDA_OP",
+    "CudaRepositoryRow",
     "DefectRow",
     "DistributionRow",
     "DriverRow",
@@ -64,9 +70,12 @@ __all__ = [
     "HostLimitRow",
     "NvccArchRow",
     "OpNeedRow",
+    "OptimizerRow",
     "PackageRow",
     "TorchRow",
     "capability_of",
+    "cuda_repository_command",
+    "cuda_repository_rows",
     "defect_rows",
     "defects",
     "distribution_rows",
@@ -89,7 +98,11 @@ __all__ = [
     "nvcc_archs",
     "op_need_rows",
     "op_needs",
+    "optimizer_row",
+    "optimizer_rows",
     "package_rows",
+    "project_of",
+    "satisfies",
     "toolkit_need",
     "torch_row",
     "torch_rows",

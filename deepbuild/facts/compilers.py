@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
+from packaging.version import Version
+
 from deepbuild.facts._load import load_rows
-from deepbuild.facts._versions import numbers
 
 
-@dataclass(frozen=True)
-class GccRow:
+class GccRow(msgspec.Struct, frozen=True):
     """One gcc major, and the newest GLIBCXX version of its libstdc++."""
 
     gcc: int
@@ -18,8 +18,7 @@ class GccRow:
     source: str
 
 
-@dataclass(frozen=True)
-class DistributionRow:
+class DistributionRow(msgspec.Struct, frozen=True):
     """The gcc majors that one release of a distribution offers, oldest first."""
 
     ids: tuple[str, ...]
@@ -49,7 +48,7 @@ def newest_gcc_for(level: str) -> int | None:
     >>> newest_gcc_for("3.4.29"), newest_gcc_for("3.4.1")
     (11, None)
     """
-    fitting = [row.gcc for row in gcc_rows() if numbers(row.glibcxx) <= numbers(level or "0")]
+    fitting = [row.gcc for row in gcc_rows() if Version(row.glibcxx) <= Version(level or "0")]
     return max(fitting, default=None)
 
 

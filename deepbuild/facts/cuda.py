@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeVar
+
+import msgspec
+from packaging.version import Version
 
 from deepbuild.facts._load import load_rows
 from deepbuild.facts._versions import minor_of
 
 
-@dataclass(frozen=True)
-class HostLimitRow:
+class HostLimitRow(msgspec.Struct, frozen=True):
     """Host compilers that one toolkit takes: inclusive majors, None where unknown.
 
     ``cxx_std_max`` is the newest ``-std=c++NN`` of nvcc, as the number NN.
@@ -25,8 +26,7 @@ class HostLimitRow:
     cxx_std_max: int | None = None
 
 
-@dataclass(frozen=True)
-class NvccArchRow:
+class NvccArchRow(msgspec.Struct, frozen=True):
     """Capabilities that one nvcc compiles, dotted ("8.6") and in numeric order.
 
     ``suffixed`` holds the arch-specific (a) and family (f) variants, such as "9.0a".
@@ -38,8 +38,7 @@ class NvccArchRow:
     source: str
 
 
-@dataclass(frozen=True)
-class DriverRow:
+class DriverRow(msgspec.Struct, frozen=True):
     """Linux drivers that run code of one toolkit; None where unknown or not defined.
 
     ``same_release`` came with the toolkit: it also compiles the toolkit's PTX. ``minor_floor``
@@ -131,7 +130,7 @@ def wheels_hold_nvcc(cuda: str) -> bool:
     >>> wheels_hold_nvcc("13.2"), wheels_hold_nvcc("12.8")
     (True, False)
     """
-    return int(cuda.partition(".")[0]) >= 13
+    return Version(cuda).major >= 13
 
 
 def _nvcc_arch_row(cuda: str, archs: str, suffixed: str, source: str) -> NvccArchRow:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+
+import msgspec
 
 from deepbuild.facts._load import load_rows, read_table
 
 
-@dataclass(frozen=True)
-class GpuRow:
+class GpuRow(msgspec.Struct, frozen=True):
     """One product: NVIDIA's name, compute capability ("8.6"), architecture ("Ampere")."""
 
     name: str

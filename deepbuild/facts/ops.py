@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from deepbuild.facts._load import load_rows
 from deepbuild.facts._versions import holds
@@ -13,8 +14,7 @@ from deepbuild.facts._versions import holds
 EVERY_CUDA_OP = "*cuda"
 
 
-@dataclass(frozen=True)
-class OpNeedRow:
+class OpNeedRow(msgspec.Struct, frozen=True):
     """Something that an op needs and its builder's link flags don't tell.
 
     ``kind`` and ``probe`` say how to look for it: "header" (a path below an include folder),
@@ -31,8 +31,7 @@ class OpNeedRow:
     source: str
 
 
-@dataclass(frozen=True)
-class DefectRow:
+class DefectRow(msgspec.Struct, frozen=True):
     """A combination whose source can't build, whatever the machine.
 
     ``op`` is an op's name or EVERY_CUDA_OP. ``releases`` (of DeepSpeed), ``toolkits`` and

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
+from packaging.version import Version
 
 from deepbuild.facts._load import load_rows, read_table
 
@@ -12,8 +14,7 @@ UNPRIVILEGED = frozenset({"conda"})
 _SAME_PACKAGES = {"yum": "dnf"}
 
 
-@dataclass(frozen=True)
-class PackageRow:
+class PackageRow(msgspec.Struct, frozen=True):
     """Package names of one need, a template each ("g++-{N}"); None where there is no package."""
 
     need: str
@@ -50,7 +51,7 @@ def toolkit_need(cuda: str) -> str:
     >>> toolkit_need("13.0"), toolkit_need("11.8")
     ('cuda-toolkit', 'cuda-toolkit-11')
     """
-    return "cuda-toolkit" if int(cuda.partition(".")[0]) >= 12 else "cuda-toolkit-11"
+    return "cuda-toolkit" if Version(cuda).major >= 12 else "cuda-toolkit-11"
 
 
 def install_command(
@@ -62,9 +63,9 @@ def install_command(
     "cuda-toolkit"; a missing one also gives None. ``root=True`` drops sudo.
 
     >>> install_command("libaio", "apt")
-    'sudo apt-get install -y libaio-dev'
-    >>> install_command("gcc-N", "apt", root=True, N=13)
-    'apt-get install -y g++-13'
+    'sudo apt-get update && sudo apt-get install -y libaio-dev'
+    >>> install_command("gcc-N", "dnf", root=True, N=13)
+    'dnf install -y gcc-toolset-13-gcc-c++'
     """
     row = next((row for row in package_rows() if row.need == need), None)
     names = row.names(manager) if row else None
@@ -75,4 +76,48 @@ def install_command(
     except KeyError:
         return None
     sudo = "" if root or manager in UNPRIVILEGED else "sudo "
-    return f"{sudo}{read_table('packages')['commands'][manager]} {packages}"
+    table = read_table("packages")
+    lists = table["lists"].get(manager)
+    first = f"{sudo}{lists} && " if lists else ""
+    return f"{first}{sudo}{table['commands'][manager]} {packages}"
+
+
+class CudaRepositoryRow(msgspec.Struct, frozen=True):
+    """NVIDIA's repository for a distribution: its folder for each processor, "" where unknown."""
+
+    ids: str
+    version: str
+    command: str
+    source: str
+    x86_64: str = ""
+    aarch64: str = ""
+
+
+@cache
+def cuda_repository_rows() -> tuple[CudaRepositoryRow, ...]:
+    """Every repository of the table (source: NVIDIA's installation guide, per group)."""
+    return load_rows("cuda_repositories", CudaRepositoryRow)
+
+
+def cuda_repository_command(
+    distribution: str, version: str, arch: str, *, root: bool = False
+) -> str | None:
+    """The exact command that sets NVIDIA's repository up; None where the table knows none.
+
+    >>> cuda_repository_command("debian", "12", "x86_64", root=True).rpartition(" && ")[2]
+    'dpkg -i cuda-keyring_1.1-1_all.deb'
+    >>> cuda_repository_command("alpine", "3.20", "x86_64")
+    """
+    for row in cuda_repository_rows():
+        folder = {"x86_64": row.x86_64, "aarch64": row.aarch64}.get(arch)
+        here = distribution in row.ids.split() and f"{version}.".startswith(f"{row.version}.")
+        if here and folder:
+            return _set_up(row.command, folder, "" if root else "sudo ")
+    return None
+
+
+def _set_up(command: str, folder: str, sudo: str) -> str:
+    table = read_table("cuda_repositories")
+    name = folder.partition("/")[0]
+    words: str = table["commands"][command]
+    return words.format(url=f"{table['url']}/{folder}", name=name, sudo=sudo)

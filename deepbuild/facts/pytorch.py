@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from deepbuild.facts._load import load_rows
 from deepbuild.facts._versions import minor_of
 
 
-@dataclass(frozen=True)
-class TorchRow:
+class TorchRow(msgspec.Struct, frozen=True):
     """One torch minor ("2.14"). CUDA variants are toolkit minors, C++ standards numbers (20).
 
     ``min_cxx_std`` is what the headers demand of gcc and clang; ``default_cxx_std`` what torch

@@ -28,6 +28,7 @@ from deepbuild.model.machine import (
     Tools,
     Torch,
     Trial,
+    toolkit_home,
 )
 from deepbuild.model.plan import (
     PLAN_SCHEMA,
@@ -97,4 +98,5 @@ __all__ = [
     "Verification",
     "Wheel",
     "replace",
+    "toolkit_home",
 ]

@@ -181,6 +181,15 @@ class Toolkit(msgspec.Struct, frozen=True):
     trials: tuple[Trial, ...] = ()
 
 
+def toolkit_home(named: str) -> str:
+    """The folder of a toolkit that somebody names by it, by its bin folder or by its nvcc.
+
+    >>> toolkit_home("/opt/cuda/"), toolkit_home("/opt/cuda/bin/nvcc")
+    ('/opt/cuda', '/opt/cuda')
+    """
+    return re.sub(r"/bin(/nvcc)?$", "", named.rstrip("/")) or "/"
+
+
 class Compiler(msgspec.Struct, frozen=True):
     """A C and C++ compiler pair. `family` is "gcc" or "clang" (another one's name where it was
     recognised); `cc` is "" if its C half is missing. `cxx_std` is the newest standard that it was

@@ -6,8 +6,9 @@ are reported at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
+import msgspec
 from packaging.version import Version
 
 from deepbuild import codec
@@ -44,6 +45,7 @@ __all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
 
 _DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
 _DL_IN_LIBC = "2.34"
+_ROCM = "for ROCm {}: deepbuild builds ops for CUDA and for the CPU, so only the latter are planned"
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
 
 
@@ -51,19 +53,39 @@ def require_torch(machine: Machine) -> tuple[Interpreter, Torch]:
     """The target interpreter and its torch.
 
     Raises:
-        ProbeError: there is no torch; both ways on are named.
+        ProbeError: there is no torch, with the ways on; or its version is none.
     """
     if machine.python and machine.torch:
-        return machine.python, machine.torch
+        return machine.python, _versioned(machine.torch)
     python = machine.python.executable if machine.python else "python"
+    found = "no torch/version.py in " + ", ".join(machine.torch_looked_for or ("no folder",))
+    hints = [
+        f"install it there:   {python} -m pip install torch",
+        "or build for a torch that is not installed:   --torch 2.14.1",
+        "or name another environment:   --python /path/to/venv",
+    ]
+    on_path = [each.found for each in machine.shell if each.subject == "PYTHONPATH"]
+    if on_path and machine.python:
+        file = f"{machine.python.site_packages}/pythonpath.pth"
+        hints.append(f"or add the folders of PYTHONPATH:   echo $PYTHONPATH | tr : '\\n' >{file}")
     raise ProbeError(
         f"no torch in {python}",
-        found="no torch/version.py in " + ", ".join(machine.torch_looked_for or ("no folder",)),
+        found="\n".join([found, *on_path]),
         wanted="the torch that DeepSpeed's ops will run with",
-        hint=f"install it there:   {python} -m pip install torch\n"
-        "or build for a torch that is not installed:   --torch 2.14.1\n"
-        "or name another environment:   --python /path/to/venv",
+        hint="\n".join(hints),
     )
+
+
+def _versioned(torch: Torch) -> Torch:
+    """In a file that somebody edited it may be anything, and DeepSpeed's builders take it apart."""
+    if not re.match(r"[0-9]+\.[0-9]+", torch.version):
+        raise ProbeError(
+            f"torch {torch.version} is no version",
+            found=f"{torch.version!r}, of the torch in {torch.root}",
+            wanted="one as torch/version.py has it: 2.14.1+cu130",
+            hint="probe the machine again: deepbuild probe -o FILE",
+        )
+    return torch
 
 
 def accelerator_for(torch: Torch) -> str:
@@ -79,8 +101,7 @@ def has_toolkit(machine: Machine, request: Request) -> bool:
     return choose_toolkit(machine, torch, request).toolkit is not None
 
 
-@dataclass(frozen=True)
-class _Choices:
+class _Choices(msgspec.Struct, frozen=True):
     toolkit: ToolkitChoice | None
     compiler: CompilerChoice
     arches: ArchChoice
@@ -211,6 +232,7 @@ def _decisions(
 ) -> tuple[Decision, ...]:
     python, torch = require_torch(machine)
     cuda = f"CUDA {torch.cuda}" if torch.cuda else "without CUDA"
+    cuda = f"for ROCm {torch.hip}" if torch.hip else cuda
     found = [
         Decision("DeepSpeed", source.version, source.origin, source.digest),
         Decision("Python", python.version, f"{python.kind} {python.prefix}", python.found_by),
@@ -238,9 +260,11 @@ def _warnings(
 ) -> tuple[str, ...]:
     coded = any(op.arches for op in ops if op.verdict != "skip")
     toolkit = choices.toolkit.warnings if choices.toolkit else ()
-    unused = () if choices.toolkit else _without_cuda(machine, request)
+    _, torch = require_torch(machine)
+    unused = () if choices.toolkit or torch.hip else _without_cuda(machine, request)
+    rocm = (f"this torch is {_ROCM.format(torch.hip)}",) if torch.hip else ()
     device = (*choices.arches.warnings, *choices.driver_warnings) if coded else ()
-    return (*unused, *toolkit, *device, *choices.cpu.warnings)
+    return (*rocm, *unused, *toolkit, *device, *choices.cpu.warnings)
 
 
 def _without_cuda(machine: Machine, request: Request) -> tuple[str, ...]:
@@ -261,10 +285,10 @@ def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> li
         blockers.append(
             Blocker(
                 "ROCM",
-                f"torch for ROCm {torch.hip}",
-                "torch for CUDA or CPU",
-                "build with DeepSpeed's own setup.py, DS_ACCELERATOR=cuda and PYTORCH_ROCM_ARCH "
-                "set: deepbuild knows CUDA and CPU",
+                f"torch {torch.version}, {_ROCM.format(torch.hip)}",
+                "a torch for CUDA or for the CPU",
+                "build with DeepSpeed's own setup.py, with DS_ACCELERATOR=cuda and "
+                "PYTORCH_ROCM_ARCH set",
             )
         )
     if not python.headers:
@@ -307,7 +331,7 @@ def _local_version(
 ) -> str:
     """The local version label (PEP 440): readable facts, then a hash of all that tells builds
     apart. Segments start with a letter, since leading zeros of a number are dropped."""
-    release = Version(torch.version).release
+    release = Version(torch.version)
     cuda = "cu" + torch.cuda.replace(".", "") if torch.cuda else "cpu"
     coded = {arch for op in ops if op.verdict == "build" for arch in op.arches}
     arches = [arch for arch in choices.arches.arches if arch in coded]
@@ -323,7 +347,7 @@ def _local_version(
         choices.cpu.policy,
     ]
     tag = "b" + codec.identity(content)[:8]
-    return ".".join([f"torch{release[0]}", str(release[1]), cuda, *sass, level, tag]).lower()
+    return ".".join([f"torch{release.major}", str(release.minor), cuda, *sass, level, tag]).lower()
 
 
 def _wheel_name(source: Source, local: str, python: Interpreter, ops: tuple[PlannedOp, ...]) -> str:

@@ -4,8 +4,8 @@ refuses."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from packaging.version import Version
 
 from deepbuild import facts
@@ -30,16 +30,14 @@ _TWO_DIGITS_FROM = Version("0.16.4")  # before, builder.py took the first and th
 _SUFFIX_BREAKS_FROM = Version("0.19.1")  # builder.py reads the minor number with int()
 
 
-@dataclass(frozen=True)
-class ArchChoice:
+class ArchChoice(msgspec.Struct, frozen=True):
     arches: tuple[str, ...]
     decision: Decision
     blockers: tuple[Blocker, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, frozen=True):
     """What arches are wanted before anything is refused, and who said so."""
 
     arches: tuple[str, ...]
@@ -49,8 +47,7 @@ class _Wanted:
     """"--arch", "--gpu", "GPUs" or "torch"."""
 
 
-@dataclass(frozen=True)
-class _Around:
+class _Around(msgspec.Struct, frozen=True):
     machine: Machine
     torch: Torch
     toolkit: Toolkit | None
@@ -87,8 +84,7 @@ def choose_arches(
     return ArchChoice(arches, decision, tuple(blockers), tuple(warnings))
 
 
-@dataclass(frozen=True)
-class _Fate:
+class _Fate(msgspec.Struct, frozen=True):
     """What becomes of a wanted arch: `built` is itself, or what is built instead, or ""."""
 
     wanted: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
+import msgspec
 from packaging.version import Version
 
 from deepbuild import facts
@@ -28,8 +29,7 @@ _OLDEST_GCC = {14: 5, 17: 9, 20: 10}
 INSISTED = "another one is insisted on with --cxx"
 
 
-@dataclass(frozen=True)
-class CompilerChoice:
+class CompilerChoice(msgspec.Struct, frozen=True):
     """`unchecked` says why torch's own check of the compiler is to be switched off, "" if not;
     `fitting` are all that would do, with --cxx as well."""
 
@@ -41,14 +41,27 @@ class CompilerChoice:
     fitting: tuple[Compiler, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Around:
+class _Around(msgspec.Struct, frozen=True):
     """What a compiler has to go with."""
 
     machine: Machine
     torch: Torch
     toolkit: Toolkit | None
     request: Request
+
+    @property
+    def free(self) -> _Around:
+        """The same without --cxx."""
+        return _Around(self.machine, self.torch, self.toolkit, replace(self.request, cxx=""))
+
+    @property
+    def insisted(self) -> tuple[str, ...]:
+        """Those that --cxx means. On a recorded machine, which was not probed with the option, it
+        means them by their names."""
+        asked = [each for each in self.machine.compilers if each.found_by == "--cxx"]
+        named = [each for each in self.machine.compilers if _is_named(each, self.request.cxx)]
+        both = [each for each in named if each in asked]
+        return tuple(each.cxx for each in both or named or asked)
 
 
 def choose_compiler(
@@ -76,8 +89,7 @@ def choose_compiler(
     )
     planned = PlannedCompiler(best.family, best.version, best.cc, best.cxx)
     blockers = _runtime_blocker(best, around)
-    free = _Around(machine, torch, toolkit, replace(request, cxx=""))
-    others = tuple(each for each in machine.compilers if not _unfit(each, free))
+    others = tuple(each for each in machine.compilers if not _unfit(each, around.free))
     return CompilerChoice(best, planned, decision, blockers, _unchecked(best, around), others)
 
 
@@ -166,7 +178,7 @@ def _named(compiler: Compiler) -> str:
 def _unfit(each: Compiler, around: _Around) -> str:
     """Why a compiler cannot serve, "" if it can."""
     request = around.request
-    if request.cxx and each.found_by != "--cxx" and each.cxx != request.cxx:
+    if request.cxx and each.cxx not in around.insisted:
         return INSISTED
     if each.broken:
         return each.broken
@@ -175,6 +187,11 @@ def _unfit(each: Compiler, around: _Around) -> str:
     if not each.cc:
         return "its C half is missing"
     return _version_unfit(each, around) or _failed_trial(each, around)
+
+
+def _is_named(each: Compiler, wanted: str) -> bool:
+    paths = (each.cxx, each.cc)
+    return wanted in (*paths, *(path.rpartition("/")[2] for path in paths if path))
 
 
 def _version_unfit(each: Compiler, around: _Around) -> str:
@@ -238,11 +255,30 @@ def _runtime_blocker(best: Compiler, around: _Around) -> tuple[Blocker, ...]:
     found = _too_new_runtime(best, around.torch)
     if not found:
         return ()
-    most = facts.newest_gcc_for(around.torch.runtime.level if around.torch.runtime else "")
-    least = _OLDEST_GCC.get(around.torch.min_cxx_std, 9)
-    fix = fixes.libstdcxx(around.machine, _version(best).major, least, most)
+    fix = _runtime_fix(best, around)
     wanted = f"a libstdc++ with GLIBCXX_{best.glibcxx}, or an older compiler"
     return (Blocker("LIBSTDCXX", f"{_named(best)} at {best.cxx}: {found}", wanted, fix),)
+
+
+def _runtime_fix(best: Compiler, around: _Around) -> str:
+    """A way out that names no compiler which this plan has refused."""
+    torch, compilers = around.torch, around.machine.compilers
+    refused = [each for each in compilers if _unfit(each, around.free)]
+    loadable = [c for c in compilers if c not in refused and not _too_new_runtime(c, torch)]
+    if loadable:
+        return f"leave --cxx away: {_named(loadable[0])} at {loadable[0].cxx} fits"
+    majors = frozenset(filter(None, map(_gcc_major, refused)))
+    most = facts.newest_gcc_for(torch.runtime.level if torch.runtime else "")
+    gccs = fixes.Gccs(_OLDEST_GCC.get(torch.min_cxx_std, 9), most, majors)
+    return fixes.libstdcxx(around.machine, _version(best).major, gccs)
+
+
+def _gcc_major(each: Compiler) -> int | None:
+    """Of one that does not start, its name is all that tells it: g++-11."""
+    if each.version:
+        return _version(each).major if each.family == "gcc" else None
+    named = re.search(r"g\+\+-([0-9]+)$", each.cxx)
+    return int(named[1]) if named else None
 
 
 def _no_compiler(around: _Around, refusals: dict[str, str]) -> CompilerChoice:
@@ -251,18 +287,25 @@ def _no_compiler(around: _Around, refusals: dict[str, str]) -> CompilerChoice:
         Rejected(f"{_named(each)} at {each.cxx}", refusals[each.cxx]) for each in machine.compilers
     )
     least = _OLDEST_GCC.get(around.torch.min_cxx_std, 9)
-    fix = fixes.gcc(machine, least, _most("gcc", around))
-    free = _Around(machine, around.torch, toolkit, replace(around.request, cxx=""))
-    others = [c for c in machine.compilers if around.request.cxx and not _unfit(c, free)]
+    cuda = "" if toolkit else fixes.cuda_to_get(around.torch, around.request)
+    fix = fixes.gcc(machine, fixes.Gccs(least, _most("gcc", around), cuda=cuda))
+    others = [c for c in machine.compilers if around.request.cxx and not _unfit(c, around.free)]
     if others:
         fix = f"leave --cxx away: {_named(others[0])} at {others[0].cxx} fits"
     blocker = Blocker(
         "NO_COMPILER",
         "; ".join(f"{e.value}: {e.reason}" for e in rejected if e.reason != INSISTED)
-        or "no g++ or clang++",
+        or _not_here(machine, around.request),
         f"a C and C++ compiler that {_accepted_by(around)} accept",
         fix,
     )
     reason = "no host compiler fits"
     decision = Decision("host compiler", "none", reason, "", rejected)
     return CompilerChoice(None, None, decision, (blocker,))
+
+
+def _not_here(machine: Machine, request: Request) -> str:
+    if machine.compilers:
+        here = ", ".join(each.cxx for each in machine.compilers)
+        return f"{request.cxx} is none of the compilers of this machine: {here}"
+    return "no g++ or clang++"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from deepbuild.errors import UsageError
 from deepbuild.model import Decision, FlagPolicy, Machine, PlannedCompiler, Request
@@ -13,8 +14,7 @@ from deepbuild.probe.cpu import public_name
 _WHEEL_DEFAULT = {"x86_64": "x86-64-v3"}
 
 
-@dataclass(frozen=True)
-class CpuChoice:
+class CpuChoice(msgspec.Struct, frozen=True):
     level: str
     policy: FlagPolicy
     decision: Decision

@@ -3,7 +3,7 @@ folder that the build works in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from deepbuild.model import (
     BuildPlan,
@@ -18,8 +18,7 @@ EXTRA = "{work}/extra"
 _SYSTEM = ("/usr/local", "/usr", "")
 
 
-@dataclass(frozen=True)
-class Circumstances:
+class Circumstances(msgspec.Struct, frozen=True):
     """What beside the plan's own fields decides a variable.
 
     `unchecked` is why torch's check of the compiler is off, "" if it is on; `cutlass` the folder

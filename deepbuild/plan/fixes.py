@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from deepbuild import facts
-from deepbuild.model import Interpreter, Machine
+from deepbuild.model import Interpreter, Machine, Request, Torch
 from deepbuild.plan.gpus import gpu_capability
 
 _FIRST_IN_CONDA = Version("11.3")
@@ -46,7 +48,8 @@ def pip(machine: Machine, requirement: str) -> str:
 
 def python_headers(machine: Machine, python: Interpreter) -> str:
     """How to get Python.h: from where the interpreter came, not from the distribution's Python."""
-    major, minor = python.version.split(".")[:2]
+    version = Version(python.version)
+    major, minor = version.major, version.minor
     if python.kind == "conda":
         return f"{conda(machine, 'python-dev', major=major, minor=minor)} --force-reinstall"
     if python.base_prefix != "/usr":
@@ -54,54 +57,81 @@ def python_headers(machine: Machine, python: Interpreter) -> str:
     return install(machine, "python-dev", major=major, minor=minor)
 
 
-def gcc(machine: Machine, least: int, most: int | None) -> str:
-    """How to get a g++ between two majors here (`most` None: no upper limit): a package that this
-    distribution has, else conda's; a module where the site has one."""
-    system = machine.system
+class Gccs(msgspec.Struct, frozen=True):
+    """The gcc majors that would do: from `least` to `most` (None: no upper limit) without
+    `refused`. `cuda` is the toolkit that is still to be had, "" where it is there."""
+
+    least: int
+    most: int | None
+    refused: frozenset[int] = frozenset()
+    cuda: str = ""
+
+    def __contains__(self, major: int) -> bool:
+        return self.least <= major <= (self.most or major) and major not in self.refused
+
+
+def gcc(machine: Machine, wanted: Gccs) -> str:
+    """How to get a g++ here: a package that this distribution has, else conda's; a module where the
+    site has one."""
+    system, most = machine.system, wanted.most
     offered = facts.gccs_of(system.id, system.version)
-    fitting = [major for major in offered if least <= major <= (most or major)]
-    ways = [f"module load {name}" for name in _gcc_modules(machine, least, most)[:1]]
+    fitting = [major for major in offered if major in wanted]
+    ways = [f"module load {name}" for name in _gcc_modules(machine, wanted)[:1]]
     if fitting:
         need = "gcc-N-fedora" if system.id == "fedora" else "gcc-N"
         ways.append(install(machine, need, N=fitting[-1]))
     elif not most and not offered:
         ways.append(install(machine, "gcc"))
     if most and not fitting:
-        ways += _any_gcc(machine, least, most, offered)
+        ways += _any_gcc(machine, wanted, most, offered)
     return "\nor ".join(ways) or install(machine, "gcc")
 
 
-def _any_gcc(machine: Machine, least: int, most: int, offered: tuple[int, ...]) -> list[str]:
+def _any_gcc(machine: Machine, wanted: Gccs, most: int, offered: tuple[int, ...]) -> list[str]:
     """For a distribution that offers none that fits, or nobody knows what."""
-    system, wanted = machine.system, f"# g++ {least} to {most}"
-    packaged = facts.install_command("gcc-N", system.package_manager, root=system.root, N=most)
-    ways = [f"{packaged}   {wanted}: its name may be another"] if packaged and not offered else []
-    in_conda = conda(machine, "gcc-N", N=most) or facts.install_command("gcc-N", "conda", N=most)
-    return [*ways, f"{in_conda}   {wanted}"]
+    majors = [major for major in range(wanted.least, most + 1) if major in wanted]
+    if not majors:
+        return []
+    system, newest = machine.system, majors[-1]
+    range_ = f"# g++ {wanted.least} to {newest}"
+    packaged = facts.install_command("gcc-N", system.package_manager, root=system.root, N=newest)
+    ways = [f"{packaged}   {range_}: its name may be another"] if packaged and not offered else []
+    own = conda(machine, "gcc-N", N=newest)
+    return [*ways, f"{own or facts.install_command('gcc-N', 'conda', N=newest)}   {range_}"]
 
 
-def _gcc_modules(machine: Machine, least: int, most: int | None) -> list[str]:
-    """The modules of a fitting gcc, newest first."""
+def _gcc_modules(machine: Machine, wanted: Gccs) -> list[str]:
+    """The modules of a fitting gcc, newest first: one for the module of CUDA that is proposed
+    beside it, which may be of another version than torch's."""
+    modules = _cuda_modules(machine, wanted.cuda)[:1] if wanted.cuda else []
+    limits = [facts.host_limits(_cuda_in(name)) for name in modules]
+    wanted = replace(wanted, most=next((row.gcc_max for row in limits if row), wanted.most))
     found = []
     for name in machine.modules:
-        family, version = name.split("/")[-2:]
-        numbers = re.findall(r"\d+", version)
-        fits = bool(numbers) and least <= int(numbers[0]) <= (most or int(numbers[0]))
+        above, _, version = name.rpartition("/")
+        family = above.rpartition("/")[2]
+        numbers = re.findall(r"[0-9]+", version)
+        fits = bool(numbers) and int(numbers[0]) in wanted
         if family.lower().startswith(("gcc", "gnu")) and fits:
             # GCCcore is only a part of EasyBuild's GCC.
             found.append((int(numbers[0]), "core" not in family.lower(), name))
     return [name for *_, name in sorted(found, reverse=True)]
 
 
-def libstdcxx(machine: Machine, major: int, least: int, most: int | None) -> str:
+def libstdcxx(machine: Machine, major: int, wanted: Gccs) -> str:
     """How to get a libstdc++ that loads the code of a gcc, or a gcc that fits the one there is."""
     ways = []
     if machine.python and machine.python.kind == "conda":
         prefix = machine.python.prefix
         ways.append(f"conda install -y -p {prefix} -c conda-forge 'libstdcxx>={major}'")
-    if most and most >= least:
-        ways.append(gcc(machine, least, most))
-    return "\nor ".join(ways) or f"use a g++ older than {major}"
+    if any(older in wanted for older in range(wanted.least, (wanted.most or 0) + 1)):
+        ways.append(gcc(machine, wanted))
+    return "\nor ".join(ways) or f"install a g++ older than {major} that works"
+
+
+def cuda_to_get(torch: Torch, request: Request) -> str:
+    """The toolkit that is proposed where none fits."""
+    return request.toolkit if request.toolkit not in {"", "auto"} else torch.cuda or ""
 
 
 def toolkit(machine: Machine, cuda: str) -> list[str]:
@@ -114,7 +144,7 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
         ways.append("--toolkit auto: assembled from package-index wheels, without root")
     command = facts.install_command("cuda-toolkit", family, root=root, **fields) if family else None
     if command:
-        ways.append(f"{command}   # from NVIDIA's repository")
+        ways.append(f"{command}   # from NVIDIA's repository{_repository(machine)}")
     need = facts.toolkit_need(cuda)
     in_conda = conda(machine, need, **fields) or facts.install_command(need, "conda", **fields)
     ways += [f"without root: {in_conda}"] if Version(cuda) >= _FIRST_IN_CONDA else []
@@ -127,13 +157,31 @@ def toolkit(machine: Machine, cuda: str) -> list[str]:
     return ways
 
 
+def _repository(machine: Machine) -> str:
+    """How NVIDIA's repository is set up here, on a line of its own."""
+    system = machine.system
+    command = facts.cuda_repository_command(
+        system.id, system.version, system.arch, root=system.root
+    )
+    return f"\n   if not set up yet: {command}" if command and not system.board else ""
+
+
 def _cuda_modules(machine: Machine, cuda: str) -> list[str]:
     """The modules of a toolkit of this major version, the nearest minor version first."""
     wanted = Version(cuda)
     found = []
     for name in machine.modules:
-        # The last number: Cray writes 24.9_12.6, the first being its own release.
-        numbers = re.findall(r"\d+\.\d+", name) if "cuda" in name.lower() else []
-        if numbers and Version(numbers[-1]).major == wanted.major:
-            found.append((abs(Version(numbers[-1]).minor - wanted.minor), name))
+        version = _cuda_in(name)
+        if version and Version(version).major == wanted.major:
+            found.append((abs(Version(version).minor - wanted.minor), name))
     return [name for _, name in sorted(found)]
+
+
+def _cuda_in(module: str) -> str:
+    """
+    >>> _cuda_in("CUDA/12.4.0"), _cuda_in("cudatoolkit/24.9_12.6"), _cuda_in("gcc/13.2")
+    ('12.4', '12.6', '')
+    """
+    # The last number: Cray writes 24.9_12.6, the first being its own release.
+    numbers = re.findall(r"[0-9]+\.[0-9]+", module) if "cuda" in module.lower() else []
+    return numbers[-1] if numbers else ""

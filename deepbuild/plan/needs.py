@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from packaging.requirements import Requirement
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from deepbuild import facts
@@ -21,8 +19,7 @@ _ONLY_X86 = {"deepspeed-kernels"}
 _TAKES_CUTLASS_WHEEL = Version("0.18.5")
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What an op's verdict depends on, all decided before."""
 
     machine: Machine
@@ -35,8 +32,7 @@ class Surroundings:
     """All that the chosen toolkit and torch accept."""
 
 
-@dataclass(frozen=True)
-class Obstacle:
+class Obstacle(msgspec.Struct, frozen=True):
     """Why an op cannot be built here, and what would make it. A `general` one has a blocker of
     its own in the plan, once for all ops."""
 
@@ -70,7 +66,7 @@ def _look_for(need: OpNeedRow, around: Surroundings) -> str:
         return f"the one here is for CUDA {newest}" if too_new else ""
     if need.kind == "torch":
         return _unsatisfied(need.name, around.torch.version)
-    project = Requirement(need.name).name
+    project = facts.project_of(need.name)
     packages = around.machine.python.packages if around.machine.python else {}
     return _unsatisfied(need.name, packages.get(project, ""))
 
@@ -86,7 +82,7 @@ def _unsatisfied(requirement: str, version: str) -> str:
     if not version:
         return "it is not installed"
     try:
-        fits = Requirement(requirement).specifier.contains(version, prereleases=True)
+        fits = facts.satisfies(requirement, version)
     except InvalidVersion:
         return f"version {version} cannot be compared"
     return "" if fits else f"version {version} is installed"
@@ -109,7 +105,7 @@ def _fix(need: OpNeedRow, around: Surroundings) -> str:
 
 
 def _package_fix(need: OpNeedRow, around: Surroundings) -> str:
-    project, arch = Requirement(need.name).name, around.machine.system.arch
+    project, arch = facts.project_of(need.name), around.machine.system.arch
     if project in _PINNED_BY_TORCH:
         return f"leave {need.op} out: torch pins its own {project}, and another one breaks it"
     if project in _ONLY_X86 and arch != "x86_64":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from packaging.version import Version
 
 from deepbuild.model import BuildPlan, Compiler, Header, Machine
@@ -14,8 +13,7 @@ _CUTLASS_LEAST = "3.1"  # evoformer_attn.py refuses older ones
 _SEARCHED_ANYWAY = ("/usr/include", "/usr/local/include")
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A header in a folder, or why it is not there; `linked` is whether the build must be given a
     link to it, since neither the compiler nor the overlay looks in that folder."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from packaging.version import Version
 
 from deepbuild import facts
@@ -19,6 +19,7 @@ from deepbuild.model import (
     Toolkit,
     Torch,
     replace,
+    toolkit_home,
 )
 from deepbuild.plan import fixes
 
@@ -32,8 +33,7 @@ _SEARCHED_ANYWAY = re.compile(
 _THE_COMPILER = re.compile(r"unsupported (GNU|clang)|host compiler", re.I)
 
 
-@dataclass(frozen=True)
-class ToolkitChoice:
+class ToolkitChoice(msgspec.Struct, frozen=True):
     toolkit: Toolkit | None
     planned: PlannedToolkit | None
     decision: Decision
@@ -55,17 +55,19 @@ def choose_toolkit(
     """
     assert torch.cuda is not None
     alone = dict.fromkeys(without_compiler, "no host compiler here goes with it")
+    others = dict.fromkeys(_not_meant(machine, request), INSISTED)
     refusals = {
-        kit.home: _refusal(kit, torch, request) or alone.get(kit.home, "")
-        for kit in machine.toolkits
+        home: others.get(home) or _refusal(kit, torch, request) or alone.get(home, "")
+        for home, kit in {kit.home: kit for kit in machine.toolkits}.items()
     }
     fitting = [kit for kit in machine.toolkits if not refusals[kit.home]]
     if not fitting:
         return _no_toolkit(machine, torch, request, refusals)
     best = max(fitting, key=lambda kit: _rank(kit, torch))
-    others = [kit for kit in machine.toolkits if kit is not best]
     rejected = tuple(
-        Rejected(_label(kit), refusals[kit.home] or _second(kit, best, torch)) for kit in others
+        Rejected(_label(kit), refusals[kit.home] or _second(kit, best, torch))
+        for kit in machine.toolkits
+        if kit is not best
     )
     decision = Decision(
         "toolkit",
@@ -140,14 +142,28 @@ def _label(kit: Toolkit) -> str:
 
 def _refusal(kit: Toolkit, torch: Torch, request: Request) -> str:
     """Why a toolkit cannot serve, "" if it can."""
-    names = ("--cuda-home", request.cuda_home.rstrip("/"))
-    if request.cuda_home and not {kit.home, *kit.found_by}.intersection(names):
-        return INSISTED
     if request.toolkit not in {"", "auto", kit.version}:
         return f"CUDA {request.toolkit} is asked for with --toolkit"
     if not _same_major(kit, torch) and not request.allow_cuda_mismatch:
         return f"another major version than torch's CUDA {torch.cuda}: torch's own check refuses it"
     return _unusable(kit, torch)
+
+
+def _not_meant(machine: Machine, request: Request) -> set[str]:
+    """The homes of those that --cuda-home does not mean. On a recorded machine, which was not
+    probed with the option, it means toolkits by their names."""
+    if not request.cuda_home:
+        return set()
+    asked = {kit.home for kit in machine.toolkits if "--cuda-home" in kit.found_by}
+    named = {kit.home for kit in machine.toolkits if _is_named(kit, request.cuda_home)}
+    return {kit.home for kit in machine.toolkits} - (asked & named or named or asked)
+
+
+def _is_named(kit: Toolkit, wanted: str) -> bool:
+    """By its home, or by the link or nvcc that led to it."""
+    home = toolkit_home(wanted)
+    names = {kit.home, kit.nvcc, *kit.found_by}
+    return bool(names & {home, wanted, f"nvcc on PATH ({home}/bin/nvcc)"})
 
 
 def _unusable(kit: Toolkit, torch: Torch) -> str:
@@ -207,20 +223,27 @@ def _no_toolkit(
         *(Rejected(_label(kit), refusals[kit.home]) for kit in machine.toolkits),
         *(Rejected(problem.subject, problem.found) for problem in machine.problems),
     )
-    named = [each for each in rejected if request.cuda_home in each.value]
+    named = [each for each in rejected if toolkit_home(request.cuda_home) in each.value]
     told = [each for each in named or rejected if each.reason != INSISTED]
     seen = "; ".join(f"{each.value}: {each.reason}" for each in told)
     reason = "no toolkit on this machine can build for this torch"
     if request.cuda_home or request.toolkit not in {"", "auto"}:
         reason = "the one that is insisted on does not do"
-    asked = request.toolkit if request.toolkit not in {"", "auto"} else torch.cuda
+    asked = fixes.cuda_to_get(torch, request)
     blocker = Blocker(
         "NO_TOOLKIT",
-        seen or "no nvcc: not on PATH, nor in CUDA_HOME, /usr/local, /opt, conda or nvidia wheels",
+        seen or _not_here(machine, request),
         f"a CUDA {asked} toolkit (torch {torch.version} was built with CUDA {torch.cuda})",
         _toolkit_fix(machine, torch, request, asked),
     )
     return ToolkitChoice(None, None, Decision("toolkit", "none", reason, "", rejected), (blocker,))
+
+
+def _not_here(machine: Machine, request: Request) -> str:
+    if machine.toolkits:
+        here = ", ".join(kit.home for kit in machine.toolkits)
+        return f"{request.cuda_home} is none of the toolkits of this machine: {here}"
+    return "no nvcc: not on PATH, nor in CUDA_HOME, /usr/local, /opt, conda or nvidia wheels"
 
 
 def _toolkit_fix(machine: Machine, torch: Torch, request: Request, asked: str) -> str:

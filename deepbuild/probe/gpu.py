@@ -113,7 +113,7 @@ def _have_uuids(gpus: Gpus) -> bool:
 def _is_named(gpu: Gpu, entry: str) -> bool:
     if entry.startswith("GPU-"):
         return gpu.uuid.startswith(entry)
-    return entry.isdigit() and int(entry) == gpu.index
+    return entry.isdecimal() and int(entry) == gpu.index
 
 
 def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
@@ -123,13 +123,13 @@ def parse_nvidia_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
     '535.104.05'
     """
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    whole = [row for row in rows if len(row) == 5 and row[0].isdigit()]
+    whole = [row for row in rows if len(row) == 5 and row[0].isdecimal()]
     gpus = tuple(
         Gpu(
             int(index),
             name,
-            capability if re.fullmatch(r"\d+\.\d", capability) else "",
-            int(memory) * 2**20 if memory.isdigit() else 0,
+            capability if re.fullmatch(r"[0-9]+\.[0-9]", capability) else "",
+            int(memory) * 2**20 if memory.isdecimal() else 0,
         )
         for index, name, capability, memory, _ in whole
     )
@@ -142,7 +142,7 @@ def parse_smi_header(text: str) -> str:
     >>> parse_smi_header("| Driver Version: 535.104.05   CUDA Version: 12.2  |")
     '12.2'
     """
-    found = re.search(r"CUDA Version:\s*(\d+\.\d+)", text)
+    found = re.search(r"CUDA Version:\s*([0-9]+\.[0-9]+)", text)
     return found.group(1) if found else ""
 
 
@@ -162,5 +162,5 @@ def parse_kernel_driver(text: str) -> str:
     >>> parse_kernel_driver("NVRM version: NVIDIA UNIX x86_64 Module  535.104.05  Sat Aug")
     '535.104.05'
     """
-    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    found = re.search(r"NVRM version:.*?\s([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", text)
     return found.group(1) if found else ""

@@ -54,5 +54,5 @@ def parse_cutlass_version(text: str) -> str:
     >>> parse_cutlass_version("#define CUTLASS_MAJOR 3\\n#define CUTLASS_MINOR 5\\n")
     '3.5'
     """
-    numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR)\s+(\d+)", text))
+    numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR)\s+([0-9]+)", text))
     return f"{numbers['MAJOR']}.{numbers['MINOR']}" if len(numbers) == 2 else ""

@@ -6,7 +6,7 @@ import re
 
 from deepbuild.host import Host
 
-_FAMILIES = re.compile(r"^(cuda(?!-samples)|gcc)[\w.-]*$|^(nvhpc|nvidia-hpc-sdk|gnu\d*)$", re.I)
+_FAMILIES = re.compile(r"^(cuda(?!-samples)|gcc)[\w.-]*$|^(nvhpc|nvidia-hpc-sdk|gnu[0-9]*)$", re.I)
 _MOST = 400  # of a site's thousands of modules, no more folders than this are looked into
 
 
@@ -37,4 +37,4 @@ def _of_category(host: Host, folder: str, name: str) -> list[str]:
 
 def _versions(host: Host, folder: str) -> list[str]:
     names = (name.removesuffix(".lua") for name in host.list_dir(folder))
-    return [name for name in names if re.match(r"v?\d|toolkit", name)]
+    return [name for name in names if re.match(r"v?[0-9]|toolkit", name)]

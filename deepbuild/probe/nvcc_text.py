@@ -43,7 +43,7 @@ def parse_gpu_arches(text: str) -> tuple[str, ...]:
     >>> parse_gpu_arches("compute_75\\ncompute_120\\n")
     ('7.5', '12.0')
     """
-    pairs = [(int(a), int(b)) for a, b in re.findall(r"^compute_(\d+)(\d)$", text, re.M)]
+    pairs = [(int(a), int(b)) for a, b in re.findall(r"^compute_([0-9]+)([0-9])$", text, re.M)]
     return tuple(f"{major}.{minor}" for major, minor in sorted(pairs))
 
 
@@ -53,7 +53,7 @@ def parse_gcc_max(text: str) -> int | None:
     >>> parse_gcc_max("#if __GNUC__ > 15\\n#error -- unsupported GNU version!")
     15
     """
-    found = re.search(r"^#if __GNUC__ > (\d+)", text, re.M)
+    found = re.search(r"^#if __GNUC__ > ([0-9]+)", text, re.M)
     return int(found.group(1)) if found else None
 
 
@@ -63,7 +63,7 @@ def parse_clang_max(text: str) -> int | None:
     >>> parse_clang_max("#if (__clang_major__ >= 21) || (__clang_major__ < 3)")
     20
     """
-    found = re.search(r"^#if \(?__clang_major__ >= (\d+)\)?", text, re.M)
+    found = re.search(r"^#if \(?__clang_major__ >= ([0-9]+)\)?", text, re.M)
     return int(found.group(1)) - 1 if found else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deepbuild.host import Host
 
-_LONGEST_SCRIPT = 2**16  # bytes; no compiler's or interpreter's own program is as short
+_LONGEST_SCRIPT = 2**14  # bytes; no compiler's or interpreter's own program is as short
 _PROGRAM = re.compile(r"[\w./+-]*(?:g\+\+|c\+\+|cc|clang|python|icpc|icpx)[\w.+-]*", re.A)
 _SYSTEM_BIN = ("/usr/local/bin", "/usr/bin", "/bin")
 

@@ -33,7 +33,7 @@ def _core_limits(host: Host) -> list[tuple[int, str]]:
             limits.append((quota, f"cgroup ({folder})"))
     env = host.env()
     for variable in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
-        if env.get(variable, "").isdigit():
+        if env.get(variable, "").isdecimal():
             limits.append((max(1, int(env[variable])), variable))
             break
     return limits
@@ -69,7 +69,7 @@ def _slurm_memory(env: Mapping[str, str]) -> list[tuple[int, str]]:
     """What Slurm was asked for; its unit is MiB, and 0 means the whole node."""
     for variable, times in (("SLURM_MEM_PER_NODE", "1"), ("SLURM_MEM_PER_CPU", _slurm_cores(env))):
         value = env.get(variable, "")
-        if value.isdigit() and int(value):
+        if value.isdecimal() and int(value):
             return [(int(value) * int(times) * 2**20, variable)]
     return []
 
@@ -77,7 +77,7 @@ def _slurm_memory(env: Mapping[str, str]) -> list[tuple[int, str]]:
 def _slurm_cores(env: Mapping[str, str]) -> str:
     """The cores of this node that belong to the job, "1" if it does not say."""
     counts = (env.get("SLURM_CPUS_ON_NODE", ""), env.get("SLURM_CPUS_PER_TASK", ""))
-    return next((count for count in counts if count.isdigit()), "1")
+    return next((count for count in counts if count.isdecimal()), "1")
 
 
 def _cgroup_folders(host: Host, controller: str, v1_root: str) -> list[str]:
@@ -138,7 +138,7 @@ def parse_cfs(quota: str, period: str) -> int:
     >>> parse_cfs("400000", "100000"), parse_cfs("-1", "100000")
     (4, 0)
     """
-    if not quota.strip().isdigit() or not period.strip().isdigit() or not int(period):
+    if not quota.strip().isdecimal() or not period.strip().isdecimal() or not int(period):
         return 0
     return max(1, int(quota) // int(period))
 
@@ -149,7 +149,7 @@ def parse_mem_available(text: str) -> int:
     >>> parse_mem_available("MemTotal: 100 kB\\nMemAvailable:    2048 kB\\n")
     2097152
     """
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.M)
+    found = re.search(r"^MemAvailable:\s*([0-9]+) kB", text, re.M)
     return int(found.group(1)) * 1024 if found else 0
 
 
@@ -162,7 +162,7 @@ def parse_file_cache(text: str) -> int:
     6
     """
     for prefix in ("total_", ""):  # v1 counts the groups below only in "total_"
-        found = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", text, re.M)
+        found = re.findall(rf"^{prefix}(?:in)?active_file ([0-9]+)$", text, re.M)
         if found:
             return sum(map(int, found))
     return 0
@@ -173,4 +173,4 @@ def parse_bytes(text: str) -> int | None:
     >>> parse_bytes("1024\\n"), parse_bytes("max\\n")
     (1024, None)
     """
-    return int(text) if text.strip().isdigit() else None
+    return int(text) if text.strip().isdecimal() else None

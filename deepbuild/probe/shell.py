@@ -16,7 +16,7 @@ from deepbuild.probe.compiler_places import is_cache, program
 # They change a build by hand, and none by deepbuild.
 _NOT_USED = {"CFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"}
 _NOT_USED |= {"MAX_JOBS", "DS_ACCELERATOR"}
-_CUDART = re.compile(r"^libcudart\.so\.(\d+)")
+_CUDART = re.compile(r"^libcudart\.so\.([0-9]+)")
 
 
 def find_shell(
@@ -35,6 +35,7 @@ def find_shell(
         *_loader_path(host, cuda),
         *_compilers(host, compilers, python),
         *_arch_list(host),
+        *(() if torch else _python_path(host)),
     )
 
 
@@ -44,7 +45,9 @@ def _numbers(
     """Which nvcc the shell would start, and what the driver and torch say beside it."""
     nvcc = host.which("nvcc")
     kit = next((kit for kit in toolkits if f"nvcc on PATH ({nvcc})" in kit.found_by), None)
-    said = f"CUDA {kit.version}, at {kit.home}" if kit else "broken" if nvcc else "none on PATH"
+    said = "broken" if nvcc else "none on PATH"
+    if kit:
+        said = f"CUDA {kit.version}, at {kit.home}{_dead(kit)}"
     if nvcc and is_cache(host, nvcc):
         said, kit = "a compiler cache before the real one", kit or next(iter(toolkits), None)
     driver = f"the driver runs CUDA up to {gpus.driver_cuda}" if gpus.driver_cuda else ""
@@ -52,7 +55,13 @@ def _numbers(
     found = "; ".join(filter(None, [f"{nvcc}: {said}" if nvcc else said, *others]))
     major = (cuda or "").partition(".")[0]
     fits = not nvcc or cuda is None or bool(kit and kit.version.partition(".")[0] == major)
-    yield Finding("nvcc on PATH", fits, found)
+    yield Finding("nvcc on PATH", fits and not (kit and _dead(kit)), found)
+
+
+def _dead(kit: Toolkit) -> str:
+    """What to say of a toolkit whose nvcc failed with every compiler that was tried, else ""."""
+    failed = bool(kit.trials) and all(trial.error for trial in kit.trials)
+    return ", compiles no kernel" if failed else ""
 
 
 def _cuda_home(host: Host, toolkits: Sequence[Toolkit], cuda: str | None) -> Iterator[Finding]:
@@ -69,8 +78,9 @@ def _cuda_home(host: Host, toolkits: Sequence[Toolkit], cuda: str | None) -> Ite
         elif kit is None:
             yield Finding(variable, False, f"{value}: no nvcc in it that works")
         else:
-            ok = cuda is None or kit.version == cuda
-            yield Finding(variable, ok, f"{value}: CUDA {kit.version}{_cudart(host, kit)}")
+            ok = (cuda is None or kit.version == cuda) and not _dead(kit)
+            found = f"{value}: CUDA {kit.version}{_cudart(host, kit)}{_dead(kit)}"
+            yield Finding(variable, ok, found)
 
 
 def _cudart(host: Host, kit: Toolkit) -> str:
@@ -126,6 +136,15 @@ def _compilers(
         elif known:
             ok = not known[0].broken and known[0].family in {"gcc", "clang"}
             yield Finding(subject, ok, f"{value}: {known[0].family} {known[0].version}")
+
+
+def _python_path(host: Host) -> Iterator[Finding]:
+    """A torch that only PYTHONPATH leads to: interpreters are asked without that variable, since
+    what is built must not depend on the shell that it was built from."""
+    for folder in host.env().get("PYTHONPATH", "").split(":"):
+        if folder.startswith("/") and host.file_id(f"{folder}/torch/version.py"):
+            found = f"torch is in {folder}, and deepbuild does not use PYTHONPATH"
+            yield Finding("PYTHONPATH", False, found)
 
 
 def _arch_list(host: Host) -> Iterator[Finding]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from deepbuild.host import Host
-from deepbuild.model import Interpreter
+from deepbuild.model import Interpreter, toolkit_home
 from deepbuild.probe.nvcc_text import parse_top
+from deepbuild.probe.paths import merged, started_by
 
 # CUDA_HOME and CUDA_PATH are read by torch; the others are set by module trees: EasyBuild, Spack,
 # Cray, NVIDIA's HPC SDK, CMake users. A list ("a:b") is a common mistake, so each entry is tried.
@@ -22,8 +24,7 @@ _HPC_SDK = "/opt/nvidia/hpc_sdk"
 _CACHES = {"ccache", "sccache", "distcc", "icecc"}
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A folder that may be a toolkit, or an nvcc whose toolkit is elsewhere (`home` as it says)."""
 
     home: str
@@ -43,8 +44,7 @@ def find_places(
     """
     env = host.env()
     if insisted:
-        home = re.sub(r"/bin(/nvcc)?$", "", insisted.rstrip("/")) or "/"
-        yield Place(home, "--cuda-home")
+        yield Place(toolkit_home(insisted), "--cuda-home")
     for variable in VARIABLES:
         for home in env.get(variable, "").split(":"):
             if home:
@@ -69,15 +69,16 @@ def _is_there(host: Host, place: str) -> bool:
 
 def _on_path(host: Host) -> Iterator[Place]:
     """Every nvcc on PATH. It may be a wrapper or a link, so nvcc itself is asked for its home."""
-    for folder in dict.fromkeys(host.env().get("PATH", "").split(":")):
-        nvcc = f"{folder.rstrip('/')}/nvcc"
+    path = host.env().get("PATH", "").split(":")
+    for folder in dict.fromkeys(merged(host, folder) for folder in path):
+        nvcc = f"{folder}/nvcc"
         if not folder.startswith("/") or host.file_id(nvcc) is None:
             continue
         real = host.real_path(nvcc)
         if real.rpartition("/")[2] in _CACHES:
             continue
         asked = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]
-        home = parse_top(host.run(asked, identity=(nvcc, real)).stderr)
+        home = parse_top(host.run(asked, identity=started_by(host, nvcc)).stderr)
         if home and host.file_id(f"{home}/bin") is None:
             # What a wrapper leads to has gone since, and the wrapper is as it was.
             home = parse_top(host.run(asked).stderr)
@@ -101,16 +102,36 @@ def _in_hpc_sdk(host: Host) -> Iterator[Place]:
 
 
 def _in_environments(host: Host, python: Interpreter | None) -> Iterator[Place]:
-    """conda's toolkit in the active or the target environment; nvidia/* wheels in the latter."""
+    """conda's toolkit in the active or the target environment, or in another one beside them;
+    nvidia/* wheels in the target."""
     prefixes = [python.prefix if python else "", host.env().get("CONDA_PREFIX", "")]
-    for prefix in dict.fromkeys(filter(None, prefixes)):
-        if prefix not in {"/usr", "/usr/local"} and host.file_id(f"{prefix}/bin/nvcc"):
-            yield Place(prefix, "the environment of Python")
+    own = dict.fromkeys(prefixes, "the environment of Python")
+    others = {p: name for p, name in _conda_environments(host, python).items() if p not in own}
+    for prefix, found_by in (own | others).items():
+        if prefix not in {"", "/usr", "/usr/local"} and host.file_id(f"{prefix}/bin/nvcc"):
+            yield Place(prefix, found_by)
     for site in wheel_sites(python):
         for name in host.list_dir(f"{site}/nvidia"):
             holder = name == "cuda_nvcc" or (name.startswith("cu") and name[2:].isdigit())
             if holder and host.list_dir(f"{site}/nvidia/{name}/bin"):
                 yield Place(f"{site}/nvidia/{name}", "nvidia wheels of the environment")
+
+
+def _conda_environments(host: Host, python: Interpreter | None) -> dict[str, str]:
+    """conda's base installation and all its environments, each with what to call it."""
+    env = host.env()
+    active = [env.get("CONDA_PREFIX", "")]
+    active += [python.prefix] if python and python.kind == "conda" else []
+    # CONDA_EXE is BASE/bin/conda, an environment is BASE/envs/NAME
+    bases = [re.sub(r"/(bin|condabin)/[^/]*$", "", env.get("CONDA_EXE", ""))]
+    bases += [env.get("MAMBA_ROOT_PREFIX", ""), *(re.sub(r"/envs/[^/]+$", "", p) for p in active)]
+    found = {}
+    for base in dict.fromkeys(base.rstrip("/") for base in bases):
+        if base:
+            found[base] = "conda environment base"
+            for name in host.list_dir(f"{base}/envs"):
+                found[f"{base}/envs/{name}"] = f"conda environment {name}"
+    return found
 
 
 def wheel_sites(python: Interpreter | None) -> tuple[str, ...]:

@@ -54,6 +54,11 @@ def main() -> None:
     name, python, what = sys.argv[1:]
     folder, local = HERE / name, LocalHost()
     masks = [(str(Path(python).absolute()), VENV), (sys.executable, OWN), *local.secrets()]
+    groups = re.findall(r":(/.+)$", local.read_text("/proc/self/cgroup") or "", re.M)
+    tops = [f"/{group.split('/')[1]}" for group in groups]
+    masks += [
+        (group, "/user.slice") for group in (*groups, *tops)
+    ]  # named by what runs the machine
     recorder = RecordingHost(local, masks)
     probed(recorder, ProbeArguments(sys.executable, python, work_folder=CACHE))
     plain = json.loads(recorder.text())["calls"]
