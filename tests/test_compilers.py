@@ -230,6 +230,15 @@ def test_hard_links_are_one_compiler(tmp_path, monkeypatch):
     assert [each.cxx for each in find_compilers(OnlyHere(), "")] == [str(tmp_path / "g++")]
 
 
+def test_name_that_is_insisted_on_is_not_replaced_by_another_of_the_same_compiler():
+    """It has no C half beside it, and that is what must be told of it."""
+    host = FakeHost()
+    host.add_compiler("12.2.0", default=True)
+    host.links["/site/bin/g++"] = "/usr/bin/g++-12"
+    (insisted,) = find_compilers(host, "/site/bin/g++")
+    assert (insisted.cxx, insisted.cc, insisted.found_by) == ("/site/bin/g++", "", "--cxx")
+
+
 def test_dangling_link_is_no_compiler():
     host = debian()
     host.links["/usr/bin/g++-13"] = "/opt/gone/g++"

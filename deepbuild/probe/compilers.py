@@ -103,7 +103,8 @@ def find_compilers(
             continue
         prefix = python.prefix if python else ""
         compiler = _compiler(_Driver(host, cxx, started_by(host, cxx)), found_by, prefix)
-        if key not in found or _is_whole(compiler):
+        insisted_on = key in found and found[key].found_by == INSISTED
+        if key not in found or (_is_whole(compiler) and not insisted_on):
             found[key] = compiler
     named = [compiler for compiler in found.values() if compiler.found_by in _NAMED]
     rest = [compiler for compiler in found.values() if compiler.found_by not in _NAMED]
