@@ -28,14 +28,12 @@ from deepbuild.options import (
     request_of,
     target_of,
 )
-from deepbuild.terminal import Terminal
+from deepbuild.terminal import Terminal, make_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from deepbuild.stages import Stages
-
-_PIPE_WIDTH, _LEAST_WIDTH = 120, 40
 
 
 def _stages(terminal: Terminal) -> Stages:
@@ -49,18 +47,34 @@ def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> 
     if as_json:
         from deepbuild import codec
 
-        click.echo(codec.dump(noun), nl=False)
+        _write(lambda: sys.stdout.write(codec.dump(noun)))
     else:
-        from rich.console import Console
+        _write(lambda: make_console().print(report(), crop=False))
 
-        from deepbuild.host import LocalHost
 
-        console = Console(markup=False, highlight=False)
-        if console.width < _LEAST_WIDTH:
-            console = Console(markup=False, highlight=False, width=_LEAST_WIDTH)
-        if not console.is_terminal and "COLUMNS" not in LocalHost().env():
-            console = Console(markup=False, highlight=False, width=_PIPE_WIDTH)
-        console.print(report(), crop=False)
+def _write(write: Callable[[], object]) -> None:
+    """
+    Raises:
+        UsageError: what stdout leads to cannot be written.
+    """
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _close_stdout()
+        raise UsageError(
+            "the result cannot be printed",
+            found=error.strerror or str(error),
+            wanted="a stdout that can be written",
+            hint="send it somewhere else, or free some space",
+        ) from None
+
+
+def _close_stdout() -> None:
+    """Python would try once more to write what is left, at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _save(path: Path, text: str) -> None:
@@ -212,14 +226,14 @@ def main(arguments: list[str] | None = None) -> None:
     # A command starts much and keeps little: collecting garbage while modules load is a tenth of
     # the time of a plan, and what a build leaves behind is small.
     gc.disable()
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup, or a shell's "&"
             signal.signal(ending, _interrupt)
     sys.exit(run(arguments))
 
 
 def _interrupt(*_: object) -> None:
-    """End as after Ctrl-C: batch systems send SIGTERM, and what was begun is put in order."""
+    """Batch systems send SIGTERM: what was begun is put in order as after Ctrl-C."""
     raise KeyboardInterrupt
 
 
@@ -237,7 +251,7 @@ def run(arguments: list[str] | None = None) -> int:
         _complain("interrupted: what was begun is in order; to go on, run the same command again")
         return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the latter is rich's word for the former
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return Exit.DONE
     except Exception as error:
         return _not_utf8(error) if isinstance(error, UnicodeEncodeError) else _internal(error)
@@ -256,11 +270,9 @@ def _not_utf8(error: UnicodeEncodeError) -> int:
 
 
 def _complain(text: str) -> None:
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print("[bold red]error:[/] ", end="")
-    console.print(text, markup=False)
+    console = make_console(stderr=True)
+    console.print("error: ", style="bold red", end="", soft_wrap=True)
+    console.print(text, soft_wrap=True)
 
 
 def _internal(error: Exception) -> int:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from deepbuild.host import (
+    QUICK,
     TRIAL_VARIABLES,
     Completed,
     LocalHost,
@@ -60,10 +61,17 @@ class MemoHost(LocalHost):
         return not self._answers
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
         return self._remember(
-            ["run", *argv], identity, lambda: super(MemoHost, self).run(argv, timeout=timeout)
+            ["run", *argv, *(["as built"] if as_built else [])],
+            identity,
+            lambda: super(MemoHost, self).run(argv, timeout=timeout, as_built=as_built),
         )
 
     def ask_python(

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from deepbuild.host import Completed, FileId, Host, NvmlAnswer, NvmlGpu
+from deepbuild.host import QUICK, Completed, FileId, Host, NvmlAnswer, NvmlGpu
 
 
 @dataclass
@@ -34,9 +34,14 @@ class RecordingHost:
         return kept
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
-        answer = self.inner.run(argv, timeout=timeout, identity=identity)
+        answer = self.inner.run(argv, timeout=timeout, identity=identity, as_built=as_built)
         self._note("run", argv, answer)
         return answer
 
@@ -136,7 +141,12 @@ class ReplayHost:
         return dict(self._answer("env"))
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
         return Completed(**self._answer("run", *argv))
 

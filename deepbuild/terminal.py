@@ -3,6 +3,7 @@ plain lines where there is none."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
@@ -13,6 +14,25 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
+_LEAST_WIDTH, _MOST_WIDTH, _PIPE_WIDTH = 40, 1000, 120
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is. Its width is that of the terminal, or COLUMNS where
+    that is a width."""
+    from rich.console import Console
+
+    from deepbuild.host import LocalHost
+
+    env = dict(LocalHost().env())
+    said = env.pop("COLUMNS", "")
+    wanted = int(said) if re.fullmatch(r"[0-9]{1,4}", said) else 0
+    console = Console(stderr=stderr, markup=False, highlight=False, _environ=env)
+    width = wanted or (console.width if console.is_terminal else _PIPE_WIDTH)
+    console.width = min(max(width, _LEAST_WIDTH), _MOST_WIDTH)
+    return console
+
+
 class Terminal:
     """Progress of one command. Use it as a context manager, so that the status line goes away."""
 
@@ -21,9 +41,7 @@ class Terminal:
 
     @cached_property
     def _console(self) -> Console:
-        from rich.console import Console
-
-        return Console(stderr=True, highlight=False)
+        return make_console(stderr=True)
 
     def __enter__(self) -> Terminal:
         return self

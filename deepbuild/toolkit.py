@@ -100,7 +100,7 @@ def make_cuda_stub(folder: Path, compiler: PlannedCompiler, cuda_h: str) -> None
     functions = [f'extern "C" void {name}() {{}}\n' for name in driver_functions(cuda_h)]
     source.write_text("".join(functions), encoding="utf-8")
     flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", str(source)]
-    done = LocalHost().run([compiler.cxx, *flags, "-o", str(stub)])
+    done = LocalHost().run([compiler.cxx, *flags, "-o", str(stub)], as_built=True)
     source.unlink()
     if not done.ok:
         raise BuildError(

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from deepbuild import facts
-from deepbuild.host import NOT_FOUND, Completed, FileId, NvmlAnswer, NvmlGpu
+from deepbuild.host import NOT_FOUND, QUICK, Completed, FileId, NvmlAnswer, NvmlGpu
 from deepbuild.probe.nvcc_text import parse_clang_max, parse_gcc_max
 from deepbuild.probe.toolkits import NEEDED_HEADERS
 
 GIB = 2**30
+_BINARY = "\x7fELF"
 OWN_PYTHON = "/opt/deepbuild/bin/python"
 WORK = "/home/user/.cache/deepbuild"
 NO_DRIVER = NvmlAnswer(error="libnvidia-ml.so.1 is not there: no NVIDIA driver")
@@ -93,7 +94,12 @@ class FakeHost:
         return dict(self.variables)
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = 60, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
         path = argv[0] if "/" in argv[0] else self.which(argv[0])
         if self.file_id(path) is None:
@@ -220,7 +226,7 @@ class FakeHost:
 
     def add_program(self, path: str, answers: Mapping[str, Completed]) -> None:
         """A program; `answers` maps the beginning of its arguments to what it says."""
-        self.files[path] = "#!"
+        self.files[path] = _BINARY
         self.programs |= {(path, *words.split()): done for words, done in answers.items()}
 
     def add_compiler(

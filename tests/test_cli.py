@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -427,6 +429,55 @@ def test_path_that_is_no_utf8_is_no_defect(run, monkeypatch):
     assert (code, out) == (2, "")
     assert "no UTF-8" in err
     assert "/home/caf\\udce9" in err
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_full_disk_behind_stdout_is_told(options):
+    machine = str(MACHINES / "cpu-torch/machine.json")
+    code = (
+        "from deepbuild import codec, stages; from deepbuild.model import Machine;"
+        f"from pathlib import Path; machine = codec.load_file(Path({machine!r}), Machine);"
+        "stages.Stages.probe = lambda *_: machine; from deepbuild.cli import main;"
+        f"main(['probe', *{options!r}])"
+    )
+    command = [sys.executable, "-c", code]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot be printed" in done.stderr
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["²", "0", "-3", "99999999999999", "", "12"])
+def test_any_width_is_survived(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    code, _, err = run("plan", "--ops", "")
+    assert code == 2
+    assert "--ops is empty" in err
+
+
+def test_working_folder_that_has_gone_is_survived(run, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr("deepbuild.probe.find_compilers", lambda *_: ())
+    code, _, err = run("probe", "--python", sys.executable, "--cuda-home", "rel")
+    assert code == 0, err
+
+
+def test_ctrl_c_while_python_starts_shows_no_traceback():
+    for delay in (0.03, 0.06, 0.1):
+        started = subprocess.Popen(
+            [sys.executable, "-m", "deepbuild", "plan", "--ops", "nothing"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(delay)
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=20)
+        assert "deepbuild/" not in err, err
 
 
 def test_interrupt_is_exit_130_and_says_how_to_go_on(run, monkeypatch):

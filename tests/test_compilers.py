@@ -11,10 +11,11 @@ from fake_host import OWN_PYTHON, FakeCompiler, FakeHost, debian, nvcc_answers, 
 from test_trials import script
 
 from deepbuild.host import Completed, LocalHost
+from deepbuild.memo import MemoHost
 from deepbuild.model import Compiler, Interpreter
 from deepbuild.probe.answers import parse_answer
 from deepbuild.probe.compiler_places import find_cxx
-from deepbuild.probe.compilers import find_compilers, parse_family, watched_by
+from deepbuild.probe.compilers import find_compilers, look_at, parse_family, watched_by
 from deepbuild.probe.python import find_interpreter
 
 CONDA = "/home/user/miniforge3/envs/train"
@@ -385,15 +386,37 @@ def test_trials_depend_on_every_program_that_a_compiler_starts(name, told):
     assert all(f"{place}/{name}" in identity for identity in host.identities)
 
 
-def test_wrapper_depends_on_what_it_names():
+def test_what_a_wrapper_says_is_never_remembered():
     """It stays as it is while the compiler that it starts is replaced."""
     host = Noting()
-    host.add_compiler("12.2.0", folder="/opt/real/bin", suffix="")
     path = host.add_compiler("12.2.0", folder="/site/bin", suffix="")
-    host.files[path] = '#!/bin/sh\nexec /opt/real/bin/g++ -B/opt/ld "$@" 2>>/tmp/log-of-gcc\n'
+    host.files[path] = '#!/bin/sh\nexec "$(dirname "$0")/real-g++" "$@"\n'
     compilers = find_compilers(host, path)
     assert compilers[0].cxx == path
-    assert all("/opt/real/bin/g++" in identity for identity in host.identities[:4])
+    assert watched_by(host, path) == ()
+    assert host.identities and not any(host.identities)
+
+
+def test_wrapper_whose_target_is_replaced(tmp_path):
+    """The target is found beside the wrapper, so that its text names no path."""
+    for name in ("g++", "gcc"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec "$(dirname "$0")/real-{name}" "$@"\n')
+        (tmp_path / f"real-{name}").write_text(f'#!/bin/sh\nexec /usr/bin/{name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+        (tmp_path / f"real-{name}").chmod(0o755)
+    host, cxx = MemoHost(tmp_path / "evidence.json"), str(tmp_path / "g++")
+    assert look_at(host, cxx).broken == ""
+    (tmp_path / "real-g++").write_text("#!/bin/sh\nexit 1\n")
+    assert "does not start" in look_at(host, cxx).broken
+
+
+def test_shell_that_would_mislead_a_wrapper_does_not(tmp_path, monkeypatch):
+    """In a build it has no such variable either: what is shown is what will be used."""
+    cxx = tmp_path / "g++"
+    cxx.write_text('#!/bin/sh\n[ -n "$ODD" ] && exit 3\nexec /usr/bin/g++ "$@"\n')
+    cxx.chmod(0o755)
+    monkeypatch.setenv("ODD", "1")
+    assert look_at(LocalHost(), str(cxx)).broken == ""
 
 
 # ---------------------------------------------------------------- what children say, for real

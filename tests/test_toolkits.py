@@ -336,7 +336,7 @@ def test_file_where_a_folder_should_be():
     host.files["/opt/cuda"] = "not a folder"
     host.variables["CUDA_HOME"] = "/usr/bin/ninja"
     kits, problems = look(host)
-    assert kits == () and {problem.found for problem in problems} == {"no bin/nvcc in it"}
+    assert kits == () and {problem.found for problem in problems} == {"a file, and no folder"}
 
 
 # ---------------------------------------------------------------- a kernel shows what it is worth

@@ -366,7 +366,10 @@ def small_toolkit(folder: Path, *lines: str) -> Toolkit:
     """A toolkit whose nvcc is a script; $ccbin is the compiler that it is given."""
     find = 'for word; do [ "$last" = -ccbin ] && ccbin=$word; last=$word; done'
     noted = 'last=; for word; do [ "$last" = -MF ] && makefile=$word; last=$word; done'
-    nvcc = script(folder / "bin/nvcc", find, noted, MADE, f"printf x >> '{folder}/starts'", *lines)
+    long = "#" * 2**14  # what a short script says is not remembered
+    nvcc = script(
+        folder / "bin/nvcc", long, find, noted, MADE, f"printf x >> '{folder}/starts'", *lines
+    )
     for name in ("cuda_runtime.h", "crt/host_config.h", "crt/host_defines.h"):
         (folder / "include" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "include" / name).write_text("// whole\n", encoding="utf-8")

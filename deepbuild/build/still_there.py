@@ -7,7 +7,7 @@ from deepbuild.host import Host
 from deepbuild.model import BuildPlan, PlannedCompiler, PlannedToolkit
 from deepbuild.probe.compilers import look_at
 from deepbuild.probe.nvcc_text import parse_nvcc_version
-from deepbuild.probe.paths import started_by
+from deepbuild.probe.paths import identity_of
 from deepbuild.probe.trials import kernel_error
 
 
@@ -56,7 +56,8 @@ def _changed_compiler(host: Host, planned: PlannedCompiler) -> str:
 
 
 def _changed_toolkit(host: Host, planned: PlannedToolkit, compiler: PlannedCompiler) -> str:
-    done = host.run([planned.nvcc, "--version"], identity=started_by(host, planned.nvcc))
+    identity = identity_of(host, planned.nvcc)
+    done = host.run([planned.nvcc, "--version"], identity=identity, as_built=True)
     version = parse_nvcc_version(done.stdout)
     if version != planned.version:
         return f"{planned.nvcc} is {version or 'broken'}, not {planned.version}"

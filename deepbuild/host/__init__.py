@@ -25,14 +25,22 @@ from deepbuild.host.processes import (
     TIMED_OUT,
     Completed,
     completed,
+    session_memory,
     stream,
     uninterrupted,
 )
-from deepbuild.host.trial import SYSTEM_PATH, TRIAL_VARIABLES, compile_trial, programs_of
+from deepbuild.host.trial import (
+    SYSTEM_PATH,
+    TRIAL_VARIABLES,
+    build_environment,
+    compile_trial,
+    programs_of,
+)
 
 __all__ = [
     "CANNOT_RUN",
     "NOT_FOUND",
+    "QUICK",
     "SYSTEM_PATH",
     "TIMED_OUT",
     "TRIAL_VARIABLES",
@@ -43,11 +51,13 @@ __all__ = [
     "NvmlAnswer",
     "NvmlGpu",
     "child_script",
+    "session_memory",
     "stream",
     "uninterrupted",
     "write_atomically",
 ]
 
+_IMPORTING = 300  # seconds: torch may lie on a slow network disk
 QUICK = 20  # seconds for a question; a program that takes longer is not asked again
 
 
@@ -66,10 +76,16 @@ class Host(Protocol):
     def env(self) -> Mapping[str, str]: ...
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = QUICK, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
         """Run a program in "/" with LC_ALL=C. `identity` names the files that the answer depends
-        on: given, the answer may come from an earlier run while they are unchanged."""
+        on: given, the answer may come from an earlier run while they are unchanged. `as_built`
+        shows it no more of the shell than a trial or a build does."""
         ...
 
     def ask_python(
@@ -118,10 +134,16 @@ class LocalHost:
         return {name: _utf8(value) for name, value in os.environ.items()}
 
     def run(
-        self, argv: Sequence[str], *, timeout: float = QUICK, identity: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = QUICK,
+        identity: Sequence[str] = (),
+        as_built: bool = False,
     ) -> Completed:
-        # What the shell adds to every nvcc is not in the build, so not in an answer either.
-        env = {n: v for n, v in os.environ.items() if not n.startswith("NVCC_")} | {"LC_ALL": "C"}
+        env = {**os.environ, "LC_ALL": "C"}
+        if as_built:
+            env = build_environment(argv, os.environ)
         if timeout <= QUICK:
             return self._unless_hung(argv[:1], lambda: completed(argv, env, timeout))
         # What is ended before its time leaves its temporary files, so they lie in a folder of ours.
@@ -138,7 +160,9 @@ class LocalHost:
     ) -> Completed:
         # What the user's PYTHONPATH adds is not in the environment: no answer may come from it.
         env = {n: v for n, v in os.environ.items() if not n.startswith("PYTHON")}
-        return completed([python, str(child_script(script)), *args], {**env, "LC_ALL": "C"}, 300)
+        asked = [python, str(child_script(script)), *args]
+        timeout = _IMPORTING if script != "interpreter" else QUICK
+        return completed(asked, {**env, "LC_ALL": "C"}, timeout)
 
     def trial(self, argv: Sequence[str], source: str, *, identity: Sequence[str] = ()) -> Completed:
         return self.trial_with_headers(argv, source)[0]
@@ -204,7 +228,7 @@ class LocalHost:
         UTF-8."""
         try:
             real = os.path.realpath(path)
-        except (RecursionError, ValueError):
+        except (OSError, RecursionError, ValueError):  # OSError: the working folder has gone
             return path
         return real if _utf8(real) == real else path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ import msgspec
 
 CANNOT_RUN, NOT_FOUND, TIMED_OUT = 126, 127, 124
 _LONGEST = 2**20  # bytes of an answer that are kept: no honest one is longer
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # a terminal obeys them; no answer needs them
 _LEFT_OPEN = 1.0  # seconds that a pipe may stay open once its program and all it started are gone
 
 
@@ -77,7 +79,7 @@ class _Reader:
     def text(self) -> str:
         self._thread.join(_LEFT_OPEN)
         text = bytes(self._kept).decode("utf-8", "replace")
-        return text.replace("\r\n", "\n").replace("\r", "\n")
+        return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def stream(
@@ -86,10 +88,12 @@ def stream(
     env: Mapping[str, str],
     cwd: Path,
     on_line: Callable[[str], None],
+    on_start: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Run a long program and hand over its output, stdout and stderr together, line by line.
 
-    Interrupted, it ends the program and all that it started before the interrupt goes on.
+    `on_start` is told its process id, which is that of its session as well. Interrupted, it ends
+    the program and all that it started before the interrupt goes on.
 
     Returns:
         The exit status, 126 or 127 if the program cannot be started.
@@ -110,12 +114,23 @@ def stream(
         on_line(f"{argv[0]}: {error}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
     try:
+        on_start(process.pid)
         assert process.stdout is not None
         for line in process.stdout:
             on_line(line.rstrip("\n"))
         return process.wait()
     finally:
         _end_group(process)
+
+
+def session_memory(session: int) -> int:
+    """The memory of all processes of a session, in bytes (proc(5): fields 6 and 24 of stat)."""
+    pages = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            pages += int(fields[21]) if int(fields[3]) == session else 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:

@@ -40,8 +40,9 @@ def _compile(
     kind = "cu" if Path(argv[0]).name.startswith("nvcc") else "cpp"
     places = {"{source}": f"trial.{kind}", "{out}": "out", "{headers}": "headers"}
     (folder / places["{source}"]).write_text(source, encoding="utf-8")
+    env = build_environment(argv, outer) | {"TMPDIR": str(folder)}
     words = [f"{folder}/{places[word]}" if word in places else word for word in argv]
-    done = completed(words, _environment(argv, folder, outer), _LONGEST)
+    done = completed(words, env, _LONGEST)
     if done.ok and "{out}" in argv and not _is_elf(folder / "out"):
         done = Completed(1, "", f"{argv[0]}: it ended without an error and made no object file")
     level = newest_glibcxx(folder / "out") if done.ok else ""
@@ -52,12 +53,12 @@ def _compile(
     return plain, ()
 
 
-def _environment(argv: Sequence[str], folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
+def build_environment(argv: Sequence[str], outer: Mapping[str, str]) -> dict[str, str]:
     """As in a build: of the shell only what programs need to start. CPATH and the like are left
     out; the folders of the program, of nvcc's host compiler, and the system's are all of PATH."""
     kept = {name: outer[name] for name in TRIAL_VARIABLES if name in outer}
     own = [str(Path(program).parent) for program in programs_of(argv)]
-    return {**kept, "PATH": ":".join([*own, *SYSTEM_PATH]), "LC_ALL": "C", "TMPDIR": str(folder)}
+    return {**kept, "PATH": ":".join([*own, *SYSTEM_PATH]), "LC_ALL": "C"}
 
 
 def programs_of(argv: Sequence[str]) -> list[str]:

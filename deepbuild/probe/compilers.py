@@ -10,7 +10,7 @@ from packaging.version import Version
 from deepbuild.host import SYSTEM_PATH, Completed, Host
 from deepbuild.model import Compiler, Interpreter
 from deepbuild.probe.compiler_places import INSISTED, VARIABLES, c_half, find_cxx
-from deepbuild.probe.paths import resolved, started_by
+from deepbuild.probe.paths import identity_of, resolved
 
 _NAMED = {INSISTED, *VARIABLES}
 _STANDARDS = (20, 17, 14)
@@ -73,7 +73,7 @@ class _Driver(msgspec.Struct, frozen=True):
     watched: tuple[str, ...]
 
     def ask(self, *words: str) -> Completed:
-        return self.host.run([self.cxx, *words], identity=self.watched)
+        return self.host.run([self.cxx, *words], identity=self.watched, as_built=True)
 
     def run_trial(self, source: str, *flags: str) -> Completed:
         """Compile and link a trial. Libraries go last, as they must."""
@@ -102,7 +102,7 @@ def find_compilers(
         if _is_whole(found.get(key)) or not (host.file_id(real) or found_by in _NAMED):
             continue
         prefix = python.prefix if python else ""
-        compiler = _compiler(_Driver(host, cxx, started_by(host, cxx)), found_by, prefix)
+        compiler = _compiler(_Driver(host, cxx, identity_of(host, cxx)), found_by, prefix)
         insisted_on = key in found and found[key].found_by == INSISTED
         if key not in found or (_is_whole(compiler) and not insisted_on):
             found[key] = compiler
@@ -113,7 +113,7 @@ def find_compilers(
 
 def look_at(host: Host, cxx: str) -> Compiler:
     """One compiler by its path."""
-    return _compiler(_Driver(host, cxx, started_by(host, cxx)), "path", "")
+    return _compiler(_Driver(host, cxx, identity_of(host, cxx)), "path", "")
 
 
 def _is_whole(compiler: Compiler | None) -> bool:
@@ -141,7 +141,8 @@ def _compiler(driver: _Driver, found_by: str, prefix: str) -> Compiler:
     cc = c_half(host, cxx)
     if not banner.ok:
         missing = banner.stderr == f"{cxx}: no such program"
-        error = "no such program" if missing else f"does not start: {first_error(banner)}"
+        plain = "no such program" + ": name it without options" * (" " in cxx)
+        error = plain if missing else f"does not start: {first_error(banner)}"
         return Compiler(family or "unknown", version, cc, cxx, found_by, error)
     if family not in {"gcc", "clang"}:
         return Compiler(family or "unknown", version, cc, cxx, found_by)
@@ -180,20 +181,25 @@ def _other_half(host: Host, cc: str, version: str) -> str:
     versions."""
     if not cc:
         return ""
-    done = host.run([cc, "-dumpfullversion", "-dumpversion"], identity=started_by(host, cc))
+    asked = [cc, "-dumpfullversion", "-dumpversion"]
+    done = host.run(asked, identity=identity_of(host, cc), as_built=True)
     own = parse_dumpversion(done.stdout)
     return "" if own == version else f"its C half {cc} is {own or first_error(done)}, not {version}"
 
 
 def watched_by(host: Host, cxx: str) -> tuple[str, ...]:
     """A compiler, the programs that it starts, and the folders that it takes its parts, headers and
-    libraries from: a package that comes or goes changes one of them."""
-    own = started_by(host, cxx)
-    dirs = host.run([cxx, "-print-search-dirs"], identity=own)
+    libraries from: a package that comes or goes changes one of them. Nothing for a script."""
+    own = identity_of(host, cxx)
+    if not own:
+        return ()
+    dirs = host.run([cxx, "-print-search-dirs"], identity=own, as_built=True)
     folders = [host.real_path(folder) for folder in parse_search_dirs(dirs.stdout)]
     prefix = cxx.rpartition("/bin/")[0]
     headers = ["/usr/include", "/usr/local/include", f"{prefix}/include"]
-    asked = (host.run([cxx, f"-print-prog-name={name}"], identity=own) for name in _STARTS)
+    asked = (
+        host.run([cxx, f"-print-prog-name={name}"], identity=own, as_built=True) for name in _STARTS
+    )
     path = (f"{prefix}/bin", *SYSTEM_PATH)
     programs = [resolved(host, done.stdout.strip(), path) for done in asked]
     files = [host.real_path(program) for program in programs if program]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from deepbuild.host import Host
 
 _LONGEST_SCRIPT = 2**14  # bytes; no compiler's or interpreter's own program is as short
-_PROGRAM = re.compile(r"[\w./+-]*(?:g\+\+|c\+\+|cc|clang|python|icpc|icpx)[\w.+-]*", re.A)
-_SYSTEM_BIN = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 def absolute(host: Host, path: str) -> str:
@@ -29,18 +26,14 @@ def merged(host: Host, folder: str) -> str:
     return f"/usr{folder}" if is_old_name else folder
 
 
-def started_by(host: Host, path: str, most: int = 20) -> tuple[str, ...]:
-    """A program and what it may start: the file behind a link; for a script also the
-    compilers or interpreters that its text names, for it stays as it is while they change."""
-    real = host.real_path(path)
+def identity_of(host: Host, program: str, *others: str) -> tuple[str, ...]:
+    """The files that a program's answers depend on: its own, the one behind a link, and others.
+    Nothing for a script: what it starts is not seen, so that its answers are never remembered."""
+    real = host.real_path(program)
     found = host.file_id(real)
     text = host.read_text(real) if found and 0 < found.size < _LONGEST_SCRIPT else None
-    if not text or not text.startswith("#!"):
-        return (path, real)
-    words = dict.fromkeys(_PROGRAM.findall(text.partition("\n")[2]))
-    named = (resolved(host, word, _SYSTEM_BIN) for word in words)
-    others = [host.real_path(file) for file in named if file]
-    return tuple(dict.fromkeys((path, real, *others[:most])))
+    is_script = text is not None and text.startswith("#!")
+    return () if is_script else tuple(dict.fromkeys((program, real, *others)))
 
 
 def resolved(host: Host, name: str, folders: Sequence[str]) -> str:

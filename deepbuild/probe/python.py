@@ -8,7 +8,7 @@ from deepbuild.errors import ProbeError
 from deepbuild.host import Host
 from deepbuild.model import Interpreter
 from deepbuild.probe.answers import ask, last_line
-from deepbuild.probe.paths import absolute, started_by
+from deepbuild.probe.paths import absolute, identity_of
 
 _ASKED_FOR = ("deepspeed", "deepspeed-kernels", "nvidia-cutlass", "pip", "torch", "triton")
 
@@ -127,4 +127,4 @@ def _identity(host: Host, executable: str) -> tuple[str, ...]:
     prefix = executable.rsplit("/bin/", 1)[0]
     sites = [f"{prefix}/lib/{name}/site-packages" for name in host.list_dir(f"{prefix}/lib")]
     pythons = [path for path in sites if "/python3" in path]
-    return (*started_by(host, executable), f"{prefix}/pyvenv.cfg", *pythons)
+    return identity_of(host, executable, f"{prefix}/pyvenv.cfg", *pythons)

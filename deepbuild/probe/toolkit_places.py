@@ -10,7 +10,7 @@ import msgspec
 from deepbuild.host import Host
 from deepbuild.model import Interpreter, toolkit_home
 from deepbuild.probe.nvcc_text import parse_top
-from deepbuild.probe.paths import merged, started_by
+from deepbuild.probe.paths import identity_of, merged
 
 # CUDA_HOME and CUDA_PATH are read by torch; the others are set by module trees: EasyBuild, Spack,
 # Cray, NVIDIA's HPC SDK, CMake users. A list ("a:b") is a common mistake, so each entry is tried.
@@ -78,10 +78,10 @@ def _on_path(host: Host) -> Iterator[Place]:
         if real.rpartition("/")[2] in _CACHES:
             continue
         asked = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]
-        home = parse_top(host.run(asked, identity=started_by(host, nvcc)).stderr)
+        home = parse_top(host.run(asked, identity=identity_of(host, nvcc), as_built=True).stderr)
         if home and host.file_id(f"{home}/bin") is None:
             # What a wrapper leads to has gone since, and the wrapper is as it was.
-            home = parse_top(host.run(asked).stderr)
+            home = parse_top(host.run(asked, as_built=True).stderr)
         home = home or real.rsplit("/bin/", 1)[0]
         yield Place(home, f"nvcc on PATH ({nvcc})", nvcc)
 

@@ -13,7 +13,7 @@ from deepbuild.probe.nvcc_text import (
     parse_gpu_arches,
     parse_nvcc_version,
 )
-from deepbuild.probe.paths import started_by
+from deepbuild.probe.paths import identity_of
 from deepbuild.probe.toolkit_places import Place, find_places
 
 # What compiling an op with torch's ATen headers needs, beside nvcc itself. The math headers are
@@ -66,14 +66,20 @@ def _problem(host: Host, place: Place) -> Problem | None:
         return Problem(
             subject, f"a link to {target}, which is gone", f"rm {home}, or mend the link"
         )
-    if host.file_id(home) is None:
-        return Problem(subject, "no such folder", "unset it, or install a toolkit there")
+    found = host.file_id(home)
+    if found is None:
+        shell = "; a ~ in quotes is not your home" if "~" in home else ""
+        return Problem(subject, f"no such folder{shell}", "unset it, or install a toolkit there")
+    if found.kind != "dir":
+        return Problem(subject, "a file, and no folder", "name the folder that holds bin/nvcc")
     if not _nvcc(host, home, place):
         return Problem(subject, _without_nvcc(host, home))
     return None
 
 
 def _without_nvcc(host: Host, home: str) -> str:
+    if host.is_link(f"{home}/bin/nvcc"):
+        return f"bin/nvcc is a link to {host.real_path(f'{home}/bin/nvcc')}, which is no file"
     if host.file_id(f"{home}/bin/ptxas"):
         return "no nvcc in it: it has ptxas, yet compiles nothing (CUDA 12's wheels are like that)"
     libraries = link_names(f for lib in ("lib64", "lib") for f in host.list_dir(f"{home}/{lib}"))
@@ -88,15 +94,16 @@ def _nvcc(host: Host, home: str, place: Place) -> str:
 def _toolkit(host: Host, home: str, place: Place) -> Toolkit | Problem:
     nvcc = _nvcc(host, home, place)
     # A wrapper stays as it is when what it starts goes.
-    identity = (*started_by(host, nvcc), f"{home}/bin", f"{home}/bin/nvcc")
-    done = host.run([nvcc, "--version"], identity=identity)
+    identity = identity_of(host, nvcc, f"{home}/bin", f"{home}/bin/nvcc")
+    done = host.run([nvcc, "--version"], identity=identity, as_built=True)
     version = parse_nvcc_version(done.stdout) if done.ok else ""
     if not version:
         said = last_line(done)
         why = f"exit status {done.returncode}, with {said!r}" if "release" in said else said
         return Problem(nvcc, f"does not answer --version: {why}", "reinstall that CUDA")
-    arches = host.run([nvcc, "--list-gpu-arch"], identity=identity)
-    profile = host.run([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"], identity=identity).stderr
+    arches = host.run([nvcc, "--list-gpu-arch"], identity=identity, as_built=True)
+    dryrun = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]
+    profile = host.run(dryrun, identity=identity, as_built=True).stderr
     include = _include(host, home, parse_folders(profile, "INCLUDES"))
     lib = _lib(host, home, parse_folders(profile, "LIBRARIES"))
     limits = _first_text(host, include, "crt/host_config.h")

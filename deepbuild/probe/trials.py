@@ -9,7 +9,7 @@ from packaging.version import Version
 from deepbuild.host import Host
 from deepbuild.model import Compiler, PlannedToolkit, Toolkit, Torch, Trial, replace
 from deepbuild.probe.compilers import first_error, watched_by
-from deepbuild.probe.paths import started_by
+from deepbuild.probe.paths import identity_of
 
 # A kernel with a template, a launch and the C++ library: each part of nvcc has work. The first
 # header needs another package (cccl) than nvcc's own, as torch's sources do.
@@ -77,9 +77,11 @@ def kernel_error(
     noted = ["-MD", "-MF", "{headers}"] if Version(kit.version) >= _NOTES_HEADERS else []
     argv = [kit.nvcc, "-c", "-ccbin", cxx, *noted, *folders, "-o", "{out}", "{source}"]
     parts = ("bin", "nvvm/bin", "nvvm/libdevice")
-    files = [*started_by(host, kit.nvcc), *(f"{kit.home}/{part}" for part in parts)]
+    files = [f"{kit.home}/{part}" for part in parts]
     files += [f"{kit.home}/{name}" for name in _PARTS]
     for folder in kit.include:
         files += [folder, f"{folder}/cuda_runtime.h", f"{folder}/crt/host_config.h"]
-    done = host.trial(argv, _KERNEL, identity=(*files, *watched_by(host, cxx)))
+    nvcc, host_compiler = identity_of(host, kit.nvcc, *files), watched_by(host, cxx)
+    identity = (*nvcc, *host_compiler) if nvcc and host_compiler else ()
+    done = host.trial(argv, _KERNEL, identity=identity)
     return "" if done.ok else first_error(done)
