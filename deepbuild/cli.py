@@ -23,9 +23,11 @@ from deepbuild.options import (
     BUILDING,
     PLANNING,
     PYTHON,
+    RUNNING,
     TOOLCHAIN,
     refuse_all_but,
     request_of,
+    running_of,
     target_of,
 )
 from deepbuild.terminal import Terminal, make_console
@@ -151,7 +153,8 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
     if output:
         _save(Path(output), codec.dump(planned))
         click.echo(f"saved; to build it: deepbuild wheel {output}", err=True)
-    _show(as_json, planned, lambda: plan_report(planned, work=str(stages.work_folder(planned))))
+    work, expected = str(stages.work_folder(planned)), stages.forecast(planned)
+    _show(as_json, planned, lambda: plan_report(planned, work=work, forecast=expected))
     return Exit.BLOCKED if planned.blockers else Exit.DONE
 
 
@@ -180,12 +183,12 @@ def wheel(
     with Terminal() as terminal:
         stages = _stages(terminal)
         if plan_file:
-            refuse_all_but(context, plan_file, "output")
+            refuse_all_but(context, plan_file, "output", *RUNNING)
             planned = codec.load_file(Path(plan_file), BuildPlan)
         else:
             stages.require_here(target_of(options))
             planned = stages.plan(target_of(options), request_of("wheel", options))
-        built = stages.wheel(planned, Path(output).absolute())
+        built = stages.wheel(planned, Path(output).absolute(), running_of(options))
     _show(as_json, built, lambda: wheel_report(built))
     return Exit.DONE
 
@@ -212,11 +215,11 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         stages = _stages(terminal)
         path = Path(given).absolute() if given else None
         if path:
-            allowed = ("python", *(["ops", "torch"] if path.suffix == ".whl" else []))
+            allowed = ("python", *(("ops", "torch") if path.suffix == ".whl" else RUNNING))
             refuse_all_but(context, given, *allowed)
         request = request_of("install", options)
         stages.require_here(target_of(options))
-        verification = stages.install(target_of(options), request, path)
+        verification = stages.install(target_of(options), request, path, running_of(options))
     _show(as_json, verification, lambda: verification_report(verification))
     return Exit.DONE
 

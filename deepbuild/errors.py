@@ -16,6 +16,7 @@ class Exit(IntEnum):
     INSTALL = 6
     VERIFICATION = 7
     INTERNAL = 70
+    DEADLINE = 75
     INTERRUPTED = 130
 
 
@@ -67,6 +68,12 @@ class BuildError(DeepbuildError):
     """A build started and failed, or a requested op is missing from its result."""
 
     exit_code = Exit.BUILD
+
+
+class DeadlineError(DeepbuildError):
+    """The time that was given to a build is over; run again, it goes on."""
+
+    exit_code = Exit.DEADLINE
 
 
 class InstallError(DeepbuildError):

@@ -14,12 +14,27 @@ from deepbuild.errors import UsageError
 
 if TYPE_CHECKING:
     from deepbuild.model import Request
-    from deepbuild.stages import Target
+    from deepbuild.stages import Running, Target
 
 Command = Callable[..., Any]
 
 _LEAST = 64 * 2**20
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A span of time in seconds: 90, 45m, 5h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        pattern = r"(?:([0-9]{1,4})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,7})s?)?"
+        match = re.fullmatch(pattern, str(value).strip().lower())
+        hours, minutes, seconds = (int(n or 0) for n in match.groups()) if match else (0, 0, 0)
+        total = hours * 3600 + minutes * 60 + seconds
+        if not total:
+            self.fail(f"{value!r} is no span of time; write it like 5h30m or 45m", param, ctx)
+        return total
 
 
 class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -129,7 +144,29 @@ _HOW_FAR = _together(
 )
 PLANNING = _together(_WHAT, _MACHINE(), _HOW_FAR)
 # What builds takes --machine only to say where it belongs, and so does not show it.
-BUILDING = _together(_WHAT, _MACHINE(hidden=True), _HOW_FAR)
+_RUNNING = _together(
+    click.option(
+        "--deadline",
+        type=Duration(),
+        default=None,
+        metavar="TIME",
+        help="Stop after 5h30m, with exit code 75: the same command goes on from there.",
+    ),
+    click.option(
+        "--timeline",
+        default="",
+        metavar="FILE",
+        help="Draw what was compiled when: a page, and a trace beside it.",
+    ),
+    click.option(
+        "--cache",
+        default="auto",
+        metavar="WHERE",
+        help="Compiler cache: auto (a local one, if sccache is installed), off, or a shared one: "
+        "a folder, redis://HOST, s3://BUCKET/PREFIX.",
+    ),
+)
+BUILDING = _together(_WHAT, _MACHINE(hidden=True), _RUNNING, _HOW_FAR)
 
 
 def request_of(purpose: str, options: dict[str, Any]) -> Request:
@@ -213,6 +250,17 @@ def refuse_all_but(context: click.Context, given: str, *allowed: str) -> None:
             wanted="one of them",
             hint="leave the options away, or make a new plan with them",
         )
+
+
+RUNNING = ("deadline", "timeline", "cache")
+
+
+def running_of(options: dict[str, Any]) -> Running:
+    """How long a build may take, and where it is drawn."""
+    from deepbuild.stages import Running
+
+    drawn = Path(options["timeline"]).absolute() if options["timeline"] else None
+    return Running(options["deadline"] or 0, drawn, options["cache"])
 
 
 def target_of(options: dict[str, Any]) -> Target:

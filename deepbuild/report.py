@@ -28,7 +28,7 @@ _STATUS = {
 }
 
 
-def plan_report(plan: BuildPlan, *, work: str) -> RenderableType:
+def plan_report(plan: BuildPlan, *, work: str, forecast: str = "") -> RenderableType:
     """A plan: decisions with reasons, ops, environment, warnings, blockers, result."""
     title = Text.assemble(
         ("deepbuild plan ", "bold"),
@@ -50,6 +50,7 @@ def plan_report(plan: BuildPlan, *, work: str) -> RenderableType:
         parts += [_blocker(blocker) for blocker in plan.blockers]
     else:
         parts += [_heading("Result"), _whole(f"  {plan.wheel}", "bold")]
+        parts += [Text(f"  {forecast}", "dim")] if forecast else []
     return Group(*parts)
 
 

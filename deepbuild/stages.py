@@ -13,6 +13,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion
 
 from deepbuild import cache, codec
+from deepbuild.costs import Costs, forecast
 from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
@@ -20,6 +21,7 @@ from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
 from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
 from deepbuild.plan.toolkits import own_packs
 from deepbuild.probe import probe
+from deepbuild.probe.resources import find_resources
 from deepbuild.record import RecordingHost
 from deepbuild.source import Store, Tree, inspect
 from deepbuild.tell import Telling
@@ -33,6 +35,16 @@ class Target:
     python: str = ""
     torch: str = ""
     machine: str = ""
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a build is to be run: the seconds that it may take (0: any), where it is drawn, and the
+    compiler cache that it uses."""
+
+    deadline: float = 0
+    timeline: Path | None = None
+    cache: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -162,7 +174,7 @@ class Stages:
         self.host.save()
         try:
             return plan(machine, source, request)
-        except InvalidVersion as error:
+        except (InvalidVersion, ValueError) as error:  # the former is one; numbers may be too long
             raise UsageError(
                 f"{target.machine or 'this machine'} holds what is no version",
                 found=str(error),
@@ -170,14 +182,13 @@ class Stages:
                 hint="probe it again: deepbuild probe -o FILE",
             ) from None
 
-    def wheel(self, planned: BuildPlan, output: Path) -> Wheel:
+    def wheel(self, planned: BuildPlan, output: Path, running: Running = Running()) -> Wheel:
         """Build exactly what a plan says."""
-        from deepbuild.build import Place, build, require_unaltered, require_unblocked
+        from deepbuild.build import Place, build, finished, require_unaltered, require_unblocked
         from deepbuild.build.still_there import require_still_there
 
         require_unaltered(planned)
         require_unblocked(planned)
-        require_still_there(planned, self.host)
         tree = self.tree(planned.deepspeed.spec)
         if tree.digest != planned.deepspeed.digest:
             raise BuildError(
@@ -186,8 +197,29 @@ class Stages:
                 wanted=planned.deepspeed.digest,
                 hint="make a new plan: deepbuild plan -o plan.json",
             )
-        place = Place(self.work_folder(planned), output, self.host.env())
+        work, sites = self.work_folder(planned), self.cache / "sites"
+        here = find_resources(self.host, str(self.cache)).memory
+        memory = min(here, planned.memory or here)
+        place = Place(
+            work,
+            output,
+            sites,
+            self.host.env(),
+            memory,
+            self.host,
+            running.deadline,
+            running.timeline,
+            running.cache,
+        )
+        if finished(work, planned) is None:
+            require_still_there(planned, LocalHost())  # what is remembered may be stale
         return build(planned, Path(tree.path), place, self.tell)
+
+    def forecast(self, planned: BuildPlan) -> str:
+        """What a plan's build will probably take, in words; "" for one that compiles nothing."""
+        if not planned.built_ops():
+            return ""
+        return forecast(planned, Costs(self.cache / "sites" / "costs.json")).words()
 
     @staticmethod
     def require_here(target: Target) -> None:
@@ -209,7 +241,13 @@ class Stages:
         it is kept, so that a build goes on where it stopped."""
         return self.cache / "builds" / planned.wheel.removesuffix(".whl")
 
-    def install(self, target: Target, request: Request, given: Path | None) -> Verification:
+    def install(
+        self,
+        target: Target,
+        request: Request,
+        given: Path | None,
+        running: Running = Running(),
+    ) -> Verification:
         """Install a wheel given, or that of a plan given, or build one for this machine."""
         from deepbuild.install import Installer
 
@@ -233,7 +271,7 @@ class Stages:
         if wheel is None or planned:
             here = replace(target, torch="", python=python.executable)
             planned = planned or self.plan(here, request)
-            wheel = Path(self.wheel(planned, self.cache / "wheels").path)
+            wheel = Path(self.wheel(planned, self.cache / "wheels", running).path)
         installer = Installer(
             self.host, self.own_python, python, torch, self.tell.note, self.cache / "locks"
         )

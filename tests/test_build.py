@@ -8,100 +8,30 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field, replace
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from toys import toy_plan, write_tree
+from toy_builds import SETUP, TREE, Told, ToySite
+from toys import write_tree
 
 import deepbuild.build as building
-from deepbuild.build import Place, build, require_unaltered, require_unblocked
+from deepbuild.build import build, require_unaltered, require_unblocked
 from deepbuild.build.progress import Progress
 from deepbuild.build.workspace import Workspace, lay_out, locked
-from deepbuild.children import build_ops
+from deepbuild.children import pack_wheel, record_ops
 from deepbuild.codec import plan_id
 from deepbuild.errors import BuildError, Exit, PlanBlocked, UsageError
 from deepbuild.host import stream
-from deepbuild.model import Blocker, EnvVar
+from deepbuild.model import Blocker
 from deepbuild.model import replace as changed
-from deepbuild.tell import Telling
 from deepbuild.wheel.contents import read_contents, sha256_of
-
-SETUP = """
-import os
-from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
-
-version = open("version.txt").read().strip() + os.environ["DS_BUILD_STRING"]
-ops = {name: os.environ.get("DS_BUILD_" + name.upper()) == "1" for name in ("good", "bad")}
-with open("deepspeed/git_version_info_installed.py", "w") as file:
-    file.write("version=%r\\n" % version)
-    file.write("installed_ops=%r\\n" % ops)
-    file.write("accelerator_name='cpu'\\ntorch_info={'version': '2.14'}\\n")
-setup(
-    name="deepspeed",
-    version=version,
-    install_requires=["torch>=2.0.0", "packaging"],
-    packages=["deepspeed", "deepspeed.ops"],
-    ext_modules=[
-        Extension("deepspeed.ops.%s_op" % name, ["csrc/%s.c" % name])
-        for name in sorted(ops) if ops[name]
-    ],
-    cmdclass={"build_ext": build_ext},
-)
-"""
-TREE = {
-    "setup.py": SETUP,
-    "version.txt": "0.19.8\n",
-    "op_builder/__init__.py": "",
-    "deepspeed/__init__.py": "",
-    "deepspeed/ops/__init__.py": "",
-    "csrc/good.c": "int good(void) { return 1; }\n",
-    "csrc/bad.c": "int bad(void) { return nothing_here; }\n",
-}
-
-
-@dataclass
-class Told:
-    """What the user was told."""
-
-    notes: list[str] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-
-    @property
-    def telling(self) -> Telling:
-        return Telling(self.notes.append, self.statuses.append)
-
-
-@dataclass
-class Site:
-    """A toy tree, a place to build it in, and what was told."""
-
-    root: Path
-    told: Told = field(default_factory=Told)
-
-    def __post_init__(self) -> None:
-        write_tree(self.root / "source", TREE)
-        self.output = self.root / "out"
-        self.place = Place(self.root / "work", self.output, dict(os.environ))
-
-    def plan(self, *ops: str, **changes):
-        plan = toy_plan(self.root, *ops)
-        wanted = {op.build_var: EnvVar("1", "planned") for op in plan.ops}
-        plan = changed(plan, env=plan.env | wanted, **changes)
-        return changed(plan, id=plan_id(plan))
-
-    def build(self, plan):
-        return build(plan, self.root / "source", self.place, self.told.telling)
-
-    def delivered(self) -> list[str]:
-        return sorted(path.name for path in self.output.glob("*"))
 
 
 @pytest.fixture
 def site(tmp_path):
-    return Site(tmp_path)
+    return ToySite(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -273,42 +203,60 @@ def test_folder_that_cannot_be_made_is_said(site):
 
 
 def event(**values) -> str:
-    return json.dumps({"pid": 1, "time": 0.0, "source": "csrc/adam/a.cpp"} | values) + "\n"
+    fields = {"event": "end", "id": "a", "pid": 1, "time": 0.0, "source": "csrc/adam/a.cpp"}
+    return json.dumps(fields | values) + "\n"
 
 
 @pytest.fixture
 def progress(tmp_path):
     told = Told()
-    return Progress(tmp_path / "events", 2, told.notes.append, told.statuses.append), told
+    expected = {"a": 10.0, "b": 30.0}
+    notes, statuses = told.notes.append, told.statuses.append
+    return Progress(tmp_path / "events", expected, 2, notes, statuses), told
 
 
 def test_progress_of_a_build_that_has_not_started(progress):
     progress[0].update()
-    assert progress[1].statuses == ["0/2 compiled; now setting up"]
+    assert progress[1].statuses == ["0/2 done; now setting up"]
 
 
 def test_progress_counts_files_and_names_failures(progress):
     follower, told = progress
-    end = {"event": "end", "seconds": 3.6, "code": 0, "peak": 5}
+    start, now = {"event": "start", "time": time.monotonic()}, {"seconds": 3.6}
     with follower.events.open("a") as file:
-        file.write(event(event="start") + event(event="start", pid=2, source="csrc/b.cu"))
+        file.write(event(**start) + event(**start, id="b", source="csrc/b.cu"))
         file.flush()
         follower.update()
-        assert told.statuses[-1].startswith("0/2 compiled; now a.cpp ")
+        assert told.statuses[-1].startswith("0/2 done, 0.0 GiB; now a.cpp ")
         assert "b.cu" in told.statuses[-1]
-        file.write(event(**end) + event(**end | {"code": 1, "pid": 2, "source": "csrc/b.cu"}))
+        failed = {"code": 1, "error": "b.cu(3): error: no", "id": "b", "source": "csrc/b.cu"}
+        file.write(event(**now) + event(**now, **failed))
     follower.update()
-    assert told.notes == ["[1/2] csrc/adam/a.cpp 4 s", "[2/2] csrc/b.cu 4 s FAILED"]
-    assert told.statuses[-1] == "2/2 compiled; now setting up"
+    assert told.notes == [
+        "[1/2] csrc/adam/a.cpp 4 s",
+        "[2/2] csrc/b.cu 4 s FAILED: b.cu(3): error: no",
+    ]
+    assert told.statuses[-1] == "2/2 done, about 0 s to go; now setting up"
 
 
-def test_file_that_two_ops_compile_counts_twice(progress):
-    """As it does in the total, which is the sum over the ops."""
+def test_compiler_that_was_killed_is_told_and_not_counted(progress):
     follower, told = progress
-    end = event(event="end", seconds=1, code=0, peak=5)
-    follower.events.write_text((event(event="start") + end) * 2)
+    killed = event(event="killed", code=-9, seconds=7)
+    follower.events.write_text(event(event="start") + killed)
     follower.update()
-    assert told.statuses == ["2/2 compiled; now setting up"]
+    assert told.notes == ["csrc/adam/a.cpp was killed after 7 s: once more, alone"]
+    assert told.statuses[-1].startswith("0/2 done")
+
+
+def test_time_to_go_follows_how_this_machine_kept_to_what_was_expected(progress):
+    follower, _ = progress
+    follower.events.write_text(event(event="start") + event(seconds=20))  # twice as long
+    follower.update()
+    assert follower.remaining() == pytest.approx(30 * 2 / 2)
+    with follower.events.open("a") as file:
+        file.write(event(event="start", id="b", time=time.monotonic() - 10))
+    follower.update()
+    assert follower.remaining() == pytest.approx(30 * 2 - 10, abs=1)  # it is the only one left
 
 
 def test_half_a_line_waits_for_its_other_half(progress):
@@ -338,45 +286,55 @@ def test_half_a_line_waits_for_its_other_half(progress):
     ],
 )
 def test_torch_is_pinned_and_nothing_else(before, after):
-    assert build_ops.pinned(before, "torch==2.14.*") == after
+    assert pack_wheel.pinned(before, "torch==2.14.*") == after
 
 
 def test_failed_ops_are_taken_out_of_the_wheels_word(tmp_path, monkeypatch):
-    monkeypatch.chdir(write_tree(tmp_path, {build_ops.INFO: "installed_ops={'a': True, 'b': 1}\n"}))
-    build_ops.tell_the_truth(["b"], "1+x.nob")
+    monkeypatch.chdir(
+        write_tree(tmp_path, {pack_wheel.INFO: "installed_ops={'a': True, 'b': 1}\n"})
+    )
+    pack_wheel.tell_the_truth(["b"], "1+x.nob")
     said: dict = {}
-    exec(Path(build_ops.INFO).read_text(), said)
+    exec(Path(pack_wheel.INFO).read_text(), said)
     assert said["installed_ops"] == {"a": True, "b": False}
     assert said["version"] == "1+x.nob"
 
 
-def test_op_that_fails_does_not_take_the_others_along(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(write_tree(tmp_path, {build_ops.INFO: "installed_ops={'a': 1, 'b': 1}\n"}))
+def test_recording_goes_on_after_a_builder_that_gives_up(tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("DEEPBUILD_OP", raising=False)
+    ops = []
 
     @dataclass
     class Ext:
         name: str
 
     class Base:
-        distribution = SimpleNamespace(metadata=SimpleNamespace(version="1+x"))
+        build_temp = str(tmp_path / "temp")
 
         def build_extension(self, ext):
+            ops.append(os.environ["DEEPBUILD_OP"])
+            assert not Path(self.build_temp).exists(), "what another op left"
+            Path(self.build_temp).mkdir()
             if ext.name == "m.a":
                 raise RuntimeError("no compiler")
 
-        def run(self):
-            for name in ("m.a", "m.b"):
-                self.build_extension(Ext(name))
-
     failed: dict[str, str] = {}
-    request = {"ops": {"m.a": "a", "m.b": "b"}, "without": {"a": ".noa", "b": ".nob"}}
-    build_ops.keeping_on(Base, request, failed)().run()
-    assert Base.distribution.metadata.version == "1+x.noa"
+    commands = record_ops.by_op(Base, {"m.a": "a", "m.b": "b"}, failed)()
+    for name in ("m.a", "m.b"):
+        commands.build_extension(Ext(name))
+    assert ops == ["a", "b"]
     assert failed == {"a": "RuntimeError: no compiler"}
-    assert "'a': False, 'b': True" in Path(build_ops.INFO).read_text()
-    out = capfd.readouterr()
-    assert out.out.split() == ["@deepbuild-op@a", "@deepbuild-op@b"]
-    assert "no compiler" in out.err
+    assert "no compiler" in capfd.readouterr().err
+    monkeypatch.delenv("DEEPBUILD_OP")
+
+
+def test_wheel_tells_the_truth_about_what_failed(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_tree(tmp_path, {pack_wheel.INFO: "installed_ops={'a': 1, 'b': 1}\n"}))
+    pack_wheel.tell_the_truth(["a"], "1+x.noa")
+    scope = {}
+    exec(Path(pack_wheel.INFO).read_text(), scope)
+    assert scope["installed_ops"] == {"a": False, "b": True}
+    assert scope["version"] == "1+x.noa"
 
 
 def test_output_that_cannot_be_written_is_told_before_the_build(site, monkeypatch):
@@ -391,7 +349,7 @@ def test_output_that_cannot_be_written_is_told_before_the_build(site, monkeypatc
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    site = Site(tmp_path_factory.mktemp("built"))
+    site = ToySite(tmp_path_factory.mktemp("built"))
     return site, site.plan("good"), site.build(site.plan("good"))
 
 
@@ -408,11 +366,13 @@ def test_wheel_is_what_was_planned(built):
 
 def test_progress_of_a_build_is_told(built):
     site, _, _ = built
-    started, compiled, checked = site.told.notes
-    assert started.startswith("compiling 1 files, 1 at once")
-    assert compiled.startswith("[1/1] csrc/good.c ")
+    recorded, started, compiled, linked, checked = site.told.notes
+    assert "setup.py" in recorded
+    assert started == "compiling 1 files, 1 at once"
+    assert compiled.startswith("[1/2] csrc/good.c ")
+    assert linked.startswith("[2/2] good ")
     assert "loading every op" in checked
-    assert site.told.statuses[-1].startswith("1/1 compiled")
+    assert site.told.statuses[-1].startswith("2/2 done")
 
 
 def test_source_of_a_build_is_not_changed(built):
@@ -424,7 +384,7 @@ def test_source_of_a_build_is_not_changed(built):
 
 def test_same_plan_again_takes_the_wheel_that_is_there(built, monkeypatch):
     site, plan, wheel = built
-    monkeypatch.setattr(building, "stream", lambda *a, **k: pytest.fail("built again"))
+    monkeypatch.setattr(building, "record", lambda *a, **k: pytest.fail("built again"))
     other = replace(site.place, output=site.root / "elsewhere")
     again = build(plan, site.root / "source", other, site.told.telling)
     assert again == changed(wheel, path=str(site.root / "elsewhere" / plan.wheel))
@@ -447,9 +407,12 @@ def test_op_that_fails_is_left_out_and_told(site):
     with pytest.raises(BuildError, match="bad failed to build") as caught:
         site.build(plan)
     assert caught.value.exit_code == Exit.BUILD == 5
-    assert "bad: csrc/bad.c:1:24: error: " in caught.value.found
+    assert "bad (csrc/bad.c): csrc/bad.c:1:24: error: " in caught.value.found
     assert "nothing_here" in caught.value.found
     assert "--allow-missing bad" in caught.value.hint
+    again = caught.value.hint.splitlines()[0].removeprefix("see it again: ")
+    done = subprocess.run(["sh", "-c", again], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "nothing_here" in done.stderr
     (partial,) = site.delivered()
     assert ".nobad-" in partial and partial != plan.wheel, "it does not share the whole one's name"
     contents = read_contents(site.output / partial)
@@ -462,23 +425,22 @@ def test_op_that_fails_is_left_out_and_told(site):
 
 def test_setup_that_dies_says_why(site):
     (site.root / "source/setup.py").write_text("print('error: no luck')\nraise SystemExit(9)\n")
-    with pytest.raises(BuildError, match="ended before a wheel was made") as caught:
+    with pytest.raises(BuildError, match="ended before its work was done") as caught:
         site.build(site.plan("good"))
     assert caught.value.found.splitlines()[:2] == ["exit status 9", "error: no luck"]
     assert site.delivered() == []
 
 
-def test_interrupted_build_leaves_no_wheel_and_goes_on(site, monkeypatch):
-    def interrupted(argv, *, on_line, **options):
+@pytest.mark.parametrize("step", ["recording", "engine"])
+def test_interrupted_build_leaves_no_wheel_and_goes_on(site, monkeypatch, step):
+    def interrupted(argv, **options):
         def hear(line: str) -> None:
-            on_line(line)
-            if line.startswith("@deepbuild-op@"):
-                raise KeyboardInterrupt
+            raise KeyboardInterrupt
 
-        return stream(argv, on_line=hear, **options)
+        return stream(argv, **options | {"on_line": hear})
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "stream", interrupted)
+        patch.setattr(f"deepbuild.build.{step}.stream", interrupted)
         with pytest.raises(KeyboardInterrupt):
             site.build(site.plan("good"))
     assert site.delivered() == []

@@ -469,7 +469,7 @@ def test_working_folder_that_has_gone_is_survived(run, tmp_path, monkeypatch):
 def test_ctrl_c_while_python_starts_shows_no_traceback():
     for delay in (0.03, 0.06, 0.1):
         started = subprocess.Popen(
-            [sys.executable, "-m", "deepbuild", "plan", "--ops", "nothing"],
+            [sys.executable, "-m", "deepbuild", "plan", "--ops", ""],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -669,15 +669,16 @@ def test_accelerator_of_a_torch() -> None:
     ("memory", "request_", "jobs", "why"),
     [
         (64, Request(), 16, "16 cores"),
-        (10, Request(), 3, "GiB a compiler"),
-        (1, Request(), 1, "GiB a compiler"),
-        (64, Request(memory=6 * GIB), 2, "GiB a compiler"),
+        (10, Request(), 16, "16 cores"),
+        (4, Request(), 8, "4 GiB, and no file"),
+        (0.25, Request(), 1, "no file takes less"),
+        (64, Request(memory=6 * GIB), 12, "6 GiB, and no file"),
         (64, Request(jobs=5), 5, "--jobs"),
-        (10, Request(jobs=64), 3, "GiB a compiler"),
+        (4, Request(jobs=64), 8, "so not the 64 of --jobs"),
     ],
 )
-def test_jobs(memory: int, request_: Request, jobs: int, why: str) -> None:
-    where = machine(lambda host: host.set_resources(16, memory * GIB))
+def test_jobs(memory: float, request_: Request, jobs: int, why: str) -> None:
+    where = machine(lambda host: host.set_resources(16, int(memory * GIB)))
     result = planned(where, request_)
     decision = next(each for each in result.decisions if each.topic == "jobs")
     assert (result.jobs, result.env["MAX_JOBS"].value) == (jobs, str(jobs))

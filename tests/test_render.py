@@ -19,7 +19,7 @@ def test_launcher_hands_its_arguments_on_whatever_the_paths(tmp_path):
     python.chmod(0o755)
     values = {"real": "/usr/bin/gcc", "script": folder / "shim.py", "config": folder / "gcc.json"}
     launcher = tmp_path / "gcc"
-    launcher.write_text(render("compiler_shim.sh.j2", python=python, **values))
+    launcher.write_text(render("recording_shim.sh.j2", python=python, **values))
     launcher.chmod(0o755)
     done = subprocess.run([launcher, "a b", "$c"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
@@ -30,4 +30,4 @@ def test_launcher_hands_its_arguments_on_whatever_the_paths(tmp_path):
 
 def test_value_that_is_missing_is_an_error():
     with pytest.raises(UndefinedError, match="config"):
-        render("compiler_shim.sh.j2", real="gcc", python="python", script="shim.py")
+        render("recording_shim.sh.j2", real="gcc", python="python", script="shim.py")

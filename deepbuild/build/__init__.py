@@ -1,41 +1,57 @@
-"""build(plan, tree) -> Wheel: run the tree's own setup.py under the plan, prove the result, and
-only then put it where it was asked for."""
+"""build(plan, tree) -> Wheel: record what the tree's own setup.py would run, run that, pack and
+prove the result, and only then put it where it was asked for."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from deepbuild import codec
+from deepbuild.build.cache import AUTO, find_cache, hits, serving
+from deepbuild.build.engine import Failure, Limits, Run, run_graph
+from deepbuild.build.graph import Graph, make_graph
 from deepbuild.build.load import prove_loading
-from deepbuild.build.progress import Progress
-from deepbuild.build.prove import prove, torch_pin, without
+from deepbuild.build.pack import pack, put_libraries
+from deepbuild.build.progress import Event, read_events
+from deepbuild.build.prove import prove
+from deepbuild.build.recording import Recording, record
+from deepbuild.build.site import lay_out_site, site_of, surroundings
+from deepbuild.build.summary import summarize
+from deepbuild.build.timeline import write_timeline
 from deepbuild.build.workspace import Workspace, lay_out, locked
-from deepbuild.errors import BuildError, PlanBlocked, UsageError
-from deepbuild.host import child_script, stream, write_atomically
+from deepbuild.costs import Cost, Costs, File, duration
+from deepbuild.errors import BuildError, DeadlineError, PlanBlocked, UsageError
+from deepbuild.host import DeadlineReached, Host, deadline, write_atomically
 from deepbuild.model import BuildPlan, Wheel, replace
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import sha256_of
 
-__all__ = ["Place", "build", "require_unaltered", "require_unblocked"]
+__all__ = ["Place", "build", "finished", "require_unaltered", "require_unblocked"]
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a build works (kept, and used again by the next build of the same wheel), where its
-    wheel goes, and the user's environment, of which little is passed on."""
+    wheel goes, where objects are kept, the user's environment, of which little is passed on, the
+    bytes of memory that compilers may fill, the seconds that it may take (0: any), where to
+    draw what ran when, and the compiler cache."""
 
     work: Path
     output: Path
+    sites: Path
     outer: Mapping[str, str]
+    memory: int
+    host: Host
+    deadline: float = 0
+    timeline: Path | None = None
+    cache: str = AUTO
 
 
 def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
@@ -50,15 +66,18 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
         VerificationError: the wheel is not what was planned.
     """
     require_unblocked(plan)
+    # What a build notes of itself has whole paths: a compiler does not see by which link it came.
+    place = dataclasses.replace(place, work=place.work.resolve(), sites=place.sites.resolve())
     _require_writable(place.output)
     work = Workspace(place.work)
     with locked(place.work, tell.note), _disk_errors(place):
-        kept = _finished(work, plan)
-        if kept is None:
-            kept = _build_in(work, plan, tree, place.outer, tell)
-        else:
+        kept = finished(work.folder, plan)
+        if kept:
             tell.note("this plan was built before: its wheel is taken as it is")
-        return _deliver(kept, plan, place.output)
+            return _deliver(kept, (), plan, place.output)
+        with _timed(place.deadline):
+            wheel, failures = _build_in(work, plan, tree, place, tell)
+        return _deliver(wheel, failures, plan, place.output)
 
 
 def require_unaltered(plan: BuildPlan) -> None:
@@ -107,17 +126,17 @@ def _require_writable(output: Path) -> None:
 
 
 def _build_in(
-    work: Workspace, plan: BuildPlan, tree: Path, outer: Mapping[str, str], tell: Telling
-) -> Wheel:
+    work: Workspace, plan: BuildPlan, tree: Path, place: Place, tell: Telling
+) -> tuple[Wheel, tuple[Failure, ...]]:
     started = time.monotonic()
     work.result.unlink(missing_ok=True)
+    work.log.unlink(missing_ok=True)
     lay_out(work, plan, tree)
-    failed = _run(work, plan, outer, tell)
-    tell.note("reading the wheel back, and loading every op in it")
-    path = next(iter(work.dist.glob("*.whl")), None)
-    if path is None:
-        raise _died(work, 0)
-    ops = prove(path, plan, tuple(failed))
+    failures = _make_libraries(work, plan, tree, place, tell)
+    failed = tuple(dict.fromkeys(each.op for each in failures))
+    tell.note("packing the wheel, reading it back, and loading every op in it")
+    path = pack(work, plan, place.outer, failed)
+    ops = prove(path, plan, failed)
     prove_loading(path, ops, plan, work.folder)
     wheel = Wheel(
         path=str(path),
@@ -126,83 +145,82 @@ def _build_in(
         plan=plan.id,
         accelerator=plan.accelerator,
         ops=ops,
-        missing=tuple(failed),
+        missing=failed,
         seconds=round(time.monotonic() - started, 1),
         log=str(work.log),
     )
     if not failed:
         write_atomically(work.result, codec.dump(wheel))
-    return wheel
+    return wheel, failures
 
 
-def _run(
-    work: Workspace, plan: BuildPlan, outer: Mapping[str, str], tell: Telling
-) -> dict[str, str]:
-    """Run setup.py; which ops failed, and why."""
-    request = {
-        "ops": {op.module: op.name for op in plan.built_ops()},
-        "without": {op.name: without(op.name) for op in plan.built_ops()},
-        "torch": torch_pin(plan),
-        "dist": str(work.dist),
-        "result": str(work.folder / "ops.json"),
-    }
-    (work.folder / "ops.json").unlink(missing_ok=True)
-    work.events.unlink(missing_ok=True)
-    (work.folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    argv = [
-        plan.python.executable,
-        str(child_script("build_ops")),
-        str(work.folder / "request.json"),
-    ]
-    total = sum(len(op.sources) for op in plan.built_ops())
-    tell.note(f"compiling {total} files, {plan.jobs} at once; what is there already is kept")
-    progress = Progress(work.events, total, tell.note, tell.status)
-    with work.log.open("w", encoding="utf-8") as log, _followed(progress):
-        code = stream(
-            argv,
-            env=work.environment(plan, outer),
-            cwd=work.tree,
-            on_line=lambda line: print(line, file=log, flush=True),
-        )
+def _make_libraries(
+    work: Workspace, plan: BuildPlan, tree: Path, place: Place, tell: Telling
+) -> tuple[Failure, ...]:
+    """Put the library of every planned op where setup.py will look for it; why some are not."""
+    if plan.compiler is None:
+        return ()
+    tell.note("recording what DeepSpeed's setup.py would run")
+    recording = record(work, plan, place.outer)
+    refused = _refused(recording, plan)
+    site = site_of(plan, place.sites)
+    with locked(site.folder, tell.note, "compiles the same DeepSpeed with the same tools"):
+        lay_out_site(site, plan, tree)
+        around = surroundings(site, work, plan, plan.compiler, place.host)
+        graph = make_graph(recording.commands, around)
+        env = work.environment(plan, place.outer)
+        env["PATH"] = env["PATH"].replace(f"{work.folder}/shims:", "")
+        costs = Costs(place.sites / "costs.json")
+        cache = find_cache(place.host, place.cache, place.sites / "sccache", site.folder)
+        cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
+        run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, cache)
+        try:
+            with serving(cache, place.host, env):
+                failures = run_graph(site, graph, run, tell)
+                if cache:
+                    found, missed = hits(cache, place.host)
+                    tell.note(f"compiler cache: {found} parts found, {missed} new")
+        finally:  # also of one that was stopped: the next one knows more
+            events = read_events(site.events)
+            costs.learn(_measured(graph, events))
+            if place.timeline:
+                _draw(place.timeline, plan, events, tell)
+        for line in summarize(events, plan.jobs):
+            tell.note(line)
+        failed = {each.op for each in failures}
+        built = [link for link in graph.links if link.op not in failed]
+        put_libraries(work, site, built)
+    return (*refused, *failures)
+
+
+def _refused(recording: Recording, plan: BuildPlan) -> list[Failure]:
+    """The ops that were not recorded to their end: nothing would be linked of them."""
+    linked = {command.op for command in recording.commands if command.kind == "link"}
+    silent = "the tree's setup.py does not build it here, although it is asked to"
+    errors = {op.name: silent for op in plan.built_ops() if op.name not in linked}
+    return [Failure(op, "", error, "") for op, error in (errors | recording.failed).items()]
+
+
+def _measured(graph: Graph, events: Sequence[Event]) -> Iterator[tuple[File, Cost]]:
+    files = {one.id: one.file for one in graph.compiles}
+    for each in events:
+        if each.event == "end" and not each.code and each.id in files:
+            yield files[each.id], Cost(round(each.seconds, 1), each.peak)
+
+
+def _draw(path: Path, plan: BuildPlan, events: Sequence[Event], tell: Telling) -> None:
+    """A picture that cannot be written is no reason to lose a wheel."""
     try:
-        failed: dict[str, str] = json.loads((work.folder / "ops.json").read_text())["failed"]
-        return failed
-    except (OSError, ValueError, KeyError):
-        raise _died(work, code) from None
+        trace = write_timeline(path, f"deepbuild: {plan.wheel}", events)
+    except OSError as error:
+        tell.note(f"no timeline: {error}")
+    else:
+        tell.note(f"timeline: {path}, and for trace viewers {trace}")
 
 
-def _died(work: Workspace, code: int) -> BuildError:
-    lines = work.log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if "rror:" in line or "rror " in line] or lines
-    return BuildError(
-        "DeepSpeed's setup.py ended before a wheel was made",
-        found="\n".join([f"exit status {code}", *errors[:3]]),
-        wanted="a wheel",
-        hint=f"read the log: {work.log}",
-    )
-
-
-@contextmanager
-def _followed(progress: Progress) -> Iterator[None]:
-    """Show progress while something else runs."""
-    over = threading.Event()
-
-    def follow() -> None:
-        while not over.wait(0.5):
-            progress.update()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        progress.update()
-
-
-def _finished(work: Workspace, plan: BuildPlan) -> Wheel | None:
+def finished(folder: Path, plan: BuildPlan) -> Wheel | None:
     """The wheel of an earlier build of this plan, if it is there, whole, and lacks nothing."""
+    work = Workspace(folder)
     with suppress(Exception):
         wheel = codec.load(work.result.read_bytes(), Wheel, str(work.result))
         if Path(wheel.path).name == plan.wheel and sha256_of(Path(wheel.path)) == wheel.sha256:
@@ -210,7 +228,7 @@ def _finished(work: Workspace, plan: BuildPlan) -> Wheel | None:
     return None
 
 
-def _deliver(wheel: Wheel, plan: BuildPlan, output: Path) -> Wheel:
+def _deliver(wheel: Wheel, failures: tuple[Failure, ...], plan: BuildPlan, output: Path) -> Wheel:
     """Put a proved wheel into the output folder, by rename; then say what is missing."""
     target = output / Path(wheel.path).name
     half = output / f".{target.name}.{os.getpid()}"
@@ -224,24 +242,37 @@ def _deliver(wheel: Wheel, plan: BuildPlan, output: Path) -> Wheel:
     if unexcused:
         raise BuildError(
             f"{', '.join(unexcused)} failed to build; the other ops are in {target}",
-            found=_first_errors(Path(wheel.log)),
+            found="\n".join(_told(each) for each in failures),
             wanted=", ".join(op.name for op in plan.built_ops()),
-            hint=f"read the log: {wheel.log}\nor do without: "
-            + " ".join(f"--allow-missing {name}" for name in unexcused),
+            hint=_ways_on(failures, unexcused, wheel.log),
         )
     return delivered
 
 
-def _first_errors(log: Path) -> str:
-    """The first compiler error after each op's start in a log."""
-    found: dict[str, str] = {}
-    op = ""
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("@deepbuild-op@"):
-            op = line.removeprefix("@deepbuild-op@")
-        elif op and op not in found and ("error:" in line or "cannot find -l" in line):
-            found[op] = f"{op}: {line.strip()[:300]}"
-    return "\n".join(found.values()) or "no compiler error in the log"
+def _told(failure: Failure) -> str:
+    where = f" ({failure.source})" if failure.source not in {"", failure.op} else ""
+    return f"{failure.op}{where}: {failure.error}"
+
+
+def _ways_on(failures: tuple[Failure, ...], unexcused: list[str], log: str) -> str:
+    """One command for each failure that shows it again, alone; then how to do without."""
+    again = [f"see it again: {each.command}" for each in failures if each.command]
+    excuses = " ".join(f"--allow-missing {name}" for name in unexcused)
+    return "\n".join([*dict.fromkeys(again), f"read the log: {log}", f"or do without: {excuses}"])
+
+
+@contextmanager
+def _timed(seconds: float) -> Iterator[None]:
+    try:
+        with deadline(seconds):
+            yield
+    except DeadlineReached:
+        raise DeadlineError(
+            f"the time for this build is over after {duration(seconds)}",
+            found="files that are still to be compiled",
+            wanted="the whole wheel; every file that is finished is kept",
+            hint="run the same command again: it goes on where this one stopped",
+        ) from None
 
 
 @contextmanager

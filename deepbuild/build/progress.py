@@ -1,46 +1,55 @@
-"""What a running build shows: the files being compiled, and how many are done."""
+"""What a running build shows: the files being compiled, how many are done, and for how long yet."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True)
-class Compile:
-    """One compiler call that ended. `peak` is bytes of memory."""
+from deepbuild.costs import duration
 
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of what edges note. `time` is of the monotonic clock, `peak` bytes of memory."""
+
+    event: str
+    id: str
     source: str
-    seconds: float
-    code: int
-    peak: int
+    pid: int
+    time: float
+    code: int = 0
+    seconds: float = 0
+    peak: int = 0
+    error: str = ""
 
 
 @dataclass
 class Progress:
-    """Follows the shims' event file. `say` gets a line for each compile that ends, `status` the
-    line that a terminal keeps at the bottom."""
+    """Follows the edges' event file. `say` gets a line for each edge that ends, `status` the line
+    that a terminal keeps at the bottom; `expected` are seconds by edge, of those still to run."""
 
     events: Path
-    total: int
+    expected: dict[str, float]
+    jobs: int
     say: Callable[[str], None]
     status: Callable[[str], None]
-    done: list[Compile] = field(default_factory=list)
-    _running: dict[int, tuple[str, float]] = field(default_factory=dict)
+    memory: Callable[[], int] = lambda: 0
+    ended: dict[str, Event] = field(default_factory=dict)
+    _running: dict[str, Event] = field(default_factory=dict)
     _read: int = 0
 
     def update(self) -> None:
         """Read what is new, and show it."""
-        for line in self._new_lines():
-            with suppress(ValueError, KeyError):  # a line that a full disk has cut
-                self._take(line)
+        for event in self.new_events():
+            self._take(event)
         self.status(self._line())
 
-    def _new_lines(self) -> list[str]:
+    def new_events(self) -> list[Event]:
+        """What was noted since the last look; a line is taken when it is whole."""
         try:
             with self.events.open("rb") as file:
                 file.seek(self._read)
@@ -49,21 +58,49 @@ class Progress:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
+        found = []
+        for line in whole.splitlines():
+            with suppress(msgspec.DecodeError):  # a line that a full disk has cut
+                found.append(msgspec.json.decode(line, type=Event))
+        return found
 
-    def _take(self, line: str) -> None:
-        event = json.loads(line)
-        if event["event"] == "start":
-            self._running[event["pid"]] = (event["source"], event["time"])
+    def _take(self, event: Event) -> None:
+        if event.event == "start":
+            self._running[event.id] = event
             return
-        self._running.pop(event["pid"], None)
-        ended = Compile(event["source"], event["seconds"], event["code"], event["peak"])
-        self.done.append(ended)
-        count = len(self.done)
-        word = "" if ended.code == 0 else " FAILED"
-        self.say(f"[{count}/{self.total}] {ended.source} {ended.seconds:.0f} s{word}")
+        self._running.pop(event.id, None)
+        if event.event == "killed":
+            self.say(f"{event.source} was killed after {event.seconds:.0f} s: once more, alone")
+            return
+        self.ended[event.id] = event
+        word = f" FAILED: {event.error}" if event.code else ""
+        count = f"[{len(self.ended)}/{len(self.expected)}]"
+        self.say(f"{count} {event.source} {event.seconds:.0f} s{word}")
+
+    def remaining(self) -> float:
+        """Seconds until the end, by what is expected and how this machine has kept to it so far."""
+        left = {key: each for key, each in self.expected.items() if key not in self.ended}
+        done = [(self.expected.get(key, 0), event.seconds) for key, event in self.ended.items()]
+        planned = sum(each for each, _ in done)
+        pace = sum(each for _, each in done) / planned if planned else 1.0
+        now = time.monotonic()
+        spent = sum(now - event.time for event in self._running.values())
+        work = max(0.0, sum(left.values()) * pace - spent) / self.jobs
+        longest = (pace * left.get(k, 0) - (now - e.time) for k, e in self._running.items())
+        return max([work, *longest])
 
     def _line(self) -> str:
-        now = time.time()
-        names = [f"{Path(name).name} {now - since:.0f} s" for name, since in self._running.values()]
-        return f"{len(self.done)}/{self.total} compiled; now {', '.join(names) or 'setting up'}"
+        now = time.monotonic()
+        running = self._running.values()
+        names = [f"{Path(each.source).name} {now - each.time:.0f} s" for each in running]
+        parts = [f"{len(self.ended)}/{len(self.expected)} done"]
+        if self.ended:
+            parts.append(f"about {duration(self.remaining())} to go")
+        parts += [f"{self.memory() / 2**30:.1f} GiB"] if names else []
+        return f"{', '.join(parts)}; now {', '.join(names) or 'setting up'}"
+
+
+def read_events(path: Path) -> list[Event]:
+    """All that edges have noted; a line that was cut short is left out."""
+    follower = Progress(path, {}, 1, lambda _: None, lambda _: None)
+    return follower.new_events()

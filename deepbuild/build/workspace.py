@@ -1,5 +1,5 @@
-"""The folder that a build works in: a private copy of the tree, shim compilers, a CUDA_HOME, and
-the build tools. It is kept, so that an interrupted build goes on where it stopped."""
+"""The folder of one plan: a private copy of the tree, compilers that record, a CUDA_HOME, and the
+build tools. It is kept, so that an interrupted build goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from deepbuild.errors import BuildError
 from deepbuild.host import child_script
-from deepbuild.model import BuildPlan, FlagPolicy
+from deepbuild.model import BuildPlan
 from deepbuild.render import render
 from deepbuild.source import copy_tree
 from deepbuild.toolkit import link_extra, make_overlay, make_version_stub, write_program
@@ -49,8 +49,8 @@ class Workspace:
         return self.folder / "build.log"
 
     @property
-    def events(self) -> Path:
-        return self.folder / "events.jsonl"
+    def recording(self) -> Path:
+        return self.folder / "recording.json"
 
     @property
     def result(self) -> Path:
@@ -64,8 +64,10 @@ class Workspace:
 
 
 @contextmanager
-def locked(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold a build's folder: a second build of the same thing waits for the first.
+def locked(
+    folder: Path, note: Callable[[str], None], what: str = "builds the same plan"
+) -> Iterator[None]:
+    """Hold a folder: a second build that needs it waits for the first.
 
     Raises:
         BuildError: the folder cannot be made or locked.
@@ -76,7 +78,7 @@ def locked(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
         try:
             lock.acquire(timeout=0.1)
         except Timeout:
-            note("another deepbuild builds the same plan: waiting for it")
+            note(f"another deepbuild {what}: waiting for it")
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         raise BuildError(
@@ -120,33 +122,30 @@ def _make_shims(work: Workspace, plan: BuildPlan) -> None:
     if compiler is None:
         return
     for name, real in (("gcc", compiler.cc), ("g++", compiler.cxx)):
-        write_program(shims / name, _shim(work, name, real, compiler.cxx, plan.flags))
+        write_program(shims / name, _shim(work, name, real, compiler.cxx))
     for name, target in (("cc", "gcc"), ("c++", "g++")):
         (shims / name).symlink_to(target)
     (shims / "ninja").symlink_to(_ninja())
     if plan.toolkit:
-        text = _shim(work, "nvcc", plan.toolkit.nvcc, compiler.cxx, plan.flags)
+        text = _shim(work, "nvcc", plan.toolkit.nvcc, compiler.cxx)
         make_overlay(work.folder / "cuda", plan.toolkit, compiler, text)
         (shims / "nvcc").symlink_to(work.folder / "cuda" / "bin" / "nvcc")
 
 
-def _shim(work: Workspace, role: str, real: str, host: str, policy: FlagPolicy) -> str:
+def _shim(work: Workspace, role: str, real: str, host: str) -> str:
     """Write one shim's configuration, and give its launcher's text."""
     path = work.folder / "shims" / f"{role}.json"
     config = {
         "role": role,
         "real": real,
         "host": host,
-        "cpu_flags": list(policy.cpu_flags),
-        "simd": policy.simd,
-        "debug_info": policy.debug_info,
         "tree": str(work.tree),
-        "events": str(work.events),
+        "commands": str(work.folder / "commands.jsonl"),
     }
     path.write_text(json.dumps(config, indent=1), encoding="utf-8")
-    script = child_script("compiler_shim")
+    script = child_script("recording_shim")
     return render(
-        "compiler_shim.sh.j2", real=real, python=sys.executable, script=script, config=path
+        "recording_shim.sh.j2", real=real, python=sys.executable, script=script, config=path
     )
 
 

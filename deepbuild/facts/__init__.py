@@ -22,6 +22,7 @@ from deepbuild.facts.compilers import (
     glibcxx_of_gcc,
     newest_gcc_for,
 )
+from deepbuild.facts.costs import CompileCost, CompileCostRow, compile_cost, compile_cost_rows
 from deepbuild.facts.cuda import (
     DriverRow,
     HostLimitRow,
@@ -61,6 +62,8 @@ from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 
 __all__ = [
     "EVERY_CUDA_OP",
+    "CompileCost",
+    "CompileCostRow",
     "CudaRepositoryRow",
     "DefectRow",
     "DistributionRow",
@@ -74,6 +77,8 @@ __all__ = [
     "PackageRow",
     "TorchRow",
     "capability_of",
+    "compile_cost",
+    "compile_cost_rows",
     "cuda_repository_command",
     "cuda_repository_rows",
     "defect_rows",

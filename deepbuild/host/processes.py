@@ -142,6 +142,27 @@ def _end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None
             process.wait(5)
 
 
+class DeadlineReached(Exception):
+    """The time that was given is over."""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise DeadlineReached inside, after so many seconds (of a clock that does not jump); 0 for
+    none. What runs then is ended as by an interrupt."""
+
+    def ring(*_: object) -> None:
+        raise DeadlineReached
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let nothing but SIGKILL stop what must be finished; programs started inside inherit that."""

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 USE_TEMPLATE = (
     "from deepbuild.render import render;"
-    "print(render('compiler_shim.sh.j2', real='/usr/bin/g++', python='p', script='s', config='c'))"
+    "print(render('recording_shim.sh.j2', real='/usr/bin/g++', python='p', script='s', config='c'))"
 )
 
 

@@ -1,0 +1,56 @@
+"""The plan's flag policy, applied to the commands that DeepSpeed gives. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deepbuild.model import FlagPolicy
+
+_SIMD = {"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__", "-D__NEON__", "-D__SVE__"}
+_CPU = ("-march=", "-mcpu=", "-mtune=")
+_DEBUG_INFO = {"-g", "-g1", "-g2", "-g3", "-ggdb", "-ggdb3", "--debug"}
+_PASSED_ON = {"-Xcompiler", "--compiler-options"}
+_HOST = ("-ccbin", "--compiler-bindir")
+
+
+def host_flags(argv: Sequence[str], policy: FlagPolicy) -> list[str]:
+    """A host compile with the planned CPU level and SIMD macro; no debug info unless planned.
+
+    >>> policy = FlagPolicy(("-march=x86-64-v3",), "-D__AVX256__", False)
+    >>> host_flags(["-g", "-march=native", "-D__AVX512__", "-O3"], policy)
+    ['-march=x86-64-v3', '-D__AVX256__', '-O3']
+    """
+    out: list[str] = []
+    replaced = False
+    for arg in argv:
+        if arg.startswith(_CPU):
+            out += () if replaced else policy.cpu_flags
+            replaced = True
+        elif policy.simd and arg in _SIMD:
+            out.append(policy.simd)
+        elif policy.debug_info or arg not in _DEBUG_INFO:
+            out.append(arg)
+    return out
+
+
+def nvcc_flags(argv: Sequence[str], policy: FlagPolicy, cxx: str) -> list[str]:
+    """An nvcc compile with the planned host compiler, and the host flags passed on rewritten.
+
+    >>> policy = FlagPolicy(("-march=x86-64-v3",), "", False)
+    >>> nvcc_flags(["-g", "-ccbin", "gcc", "-Xcompiler", "-fPIC,-g", "-O3"], policy, "/usr/bin/g++")
+    ['-Xcompiler', '-fPIC', '-O3', '-ccbin', '/usr/bin/g++']
+    """
+    out: list[str] = []
+    words = iter(argv)
+    for arg in words:
+        name, equals, value = arg.partition("=")
+        if arg in _HOST:
+            next(words, None)
+        elif arg.startswith(_HOST):
+            continue
+        elif name in _PASSED_ON:
+            passed = host_flags((value if equals else next(words, "")).split(","), policy)
+            out += [name, ",".join(passed)] if passed else []
+        elif policy.debug_info or arg not in _DEBUG_INFO:
+            out.append(arg)
+    return [*out, "-ccbin", cxx]
