@@ -6,7 +6,7 @@ import platform
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepbuild.build.flags import host_flags, nvcc_flags
@@ -74,12 +74,14 @@ WORDS = st.sampled_from(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(WORDS))
 def test_rewriting_twice_changes_nothing_more(argv):
     once = host_flags(argv, POLICY)
     assert host_flags(once, POLICY) == once
 
 
+@settings(max_examples=50)
 @given(st.lists(WORDS))
 def test_what_the_plan_does_not_decide_stays_in_its_order(argv):
     mine = {"-O3", "-Wall", "-I/x", "-DNAME", "-fPIC", "a.cpp"}
@@ -136,6 +138,7 @@ def test_quoted_list_stays_as_torch_writes_it():
     assert "--compiler-options '-fPIC'" in nvcc("--compiler-options '-fPIC' -c a.cu")
 
 
+@settings(max_examples=50)
 @given(st.lists(WORDS | st.just("-Xcompiler=-fPIC,-g"), max_size=6))
 def test_rewriting_an_nvcc_command_twice_changes_nothing_more(argv):
     once = nvcc_flags(argv, POLICY, CXX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepbuild.build.graph import Command, Places, Surroundings, Tools, make_graph
@@ -262,6 +262,7 @@ def commands_of(ops: dict, work: str = "/work") -> list[Command]:
     return out
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(OPS, FILES))
 def test_an_op_is_linked_from_as_many_objects_as_it_compiled_and_from_those_that_name_it(ops):
     found = make_graph(commands_of(ops), AROUND)
@@ -272,6 +273,7 @@ def test_an_op_is_linked_from_as_many_objects_as_it_compiled_and_from_those_that
         assert not any("/work/" in word for word in link.argv)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(OPS, FILES))
 def test_ids_depend_on_neither_the_order_of_ops_nor_where_they_were_recorded(ops):
     ids = {one.id for one in make_graph(commands_of(ops), AROUND).compiles}
@@ -282,6 +284,7 @@ def test_ids_depend_on_neither_the_order_of_ops_nor_where_they_were_recorded(ops
     assert {one.id for one in moved.compiles} == ids
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(OPS, FILES))
 def test_each_op_alone_gives_the_same_ids_as_with_the_others(ops):
     """So an op that is added to a build compiles nothing again."""

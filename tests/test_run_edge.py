@@ -259,7 +259,7 @@ def test_success_is_not_tried_again_whatever_it_says(edges):
 # --- what comes of it
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 77, 255])
+@pytest.mark.parametrize("code", [0, 2, 255])
 def test_exit_code_and_words_pass_through(edges, code):
     assert edges.run(f"echo out; echo err >&2; exit {code}") == (code, "out\nerr\n")
     assert kinds(edges)[-1] == ("end", code)

@@ -66,17 +66,16 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
         VerificationError: the wheel is not what was planned.
     """
     require_unblocked(plan)
-    # What a build notes of itself has whole paths: a compiler does not see by which link it came.
-    place = dataclasses.replace(place, work=place.work.resolve(), sites=place.sites.resolve())
+    # As a compiler sees it: by which link it came to where it works, it does not know.
+    place = dataclasses.replace(place, work=place.work.resolve())
     _require_writable(place.output)
     work = Workspace(place.work)
-    with locked(place.work, tell.note), _disk_errors(place):
+    with _timed(place.deadline), locked(place.work, tell.note), _disk_errors(place):
         kept = finished(work.folder, plan)
         if kept:
             tell.note("this plan was built before: its wheel is taken as it is")
             return _deliver(kept, (), plan, place.output)
-        with _timed(place.deadline):
-            wheel, failures = _build_in(work, plan, tree, place, tell)
+        wheel, failures = _build_in(work, plan, tree, place, tell)
         return _deliver(wheel, failures, plan, place.output)
 
 
@@ -269,7 +268,7 @@ def _timed(seconds: float) -> Iterator[None]:
     except DeadlineReached:
         raise DeadlineError(
             f"the time for this build is over after {duration(seconds)}",
-            found="files that are still to be compiled",
+            found="work that is still to be done",
             wanted="the whole wheel; every file that is finished is kept",
             hint="run the same command again: it goes on where this one stopped",
         ) from None

@@ -64,6 +64,12 @@ def deepbuild(environment: dict[str, str], area: Path) -> Deepbuild:
     return run
 
 
+def commands_of(cache: Path) -> list[list[str]]:
+    """The compiles of the build that was the last one to run."""
+    newest = max(cache.glob("sites/*/compile_commands.json"), key=lambda path: path.stat().st_mtime)
+    return [entry["arguments"] for entry in json.loads(newest.read_text())]
+
+
 def make_environment(folder: Path, *requirements: str) -> Path:
     """A virtual environment with something installed; its interpreter."""
     python = folder / "bin" / "python"
