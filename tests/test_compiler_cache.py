@@ -96,7 +96,7 @@ class Noting(LocalHost):
 def test_server_is_stopped_whatever_happens():
     machine = Noting()
     cache = Cache("/usr/bin/sccache", {"SCCACHE_DIR": "/c"}, shared=False)
-    with pytest.raises(KeyboardInterrupt), serving(cache, machine, {"PATH": "/usr/bin"}):
+    with pytest.raises(KeyboardInterrupt), serving(cache, machine, {"PATH": "/usr/bin"}, print):
         assert machine.calls[-1][-1] == "--start-server"
         raise KeyboardInterrupt
     assert machine.calls[-1][-1] == "--stop-server"
@@ -105,8 +105,16 @@ def test_server_is_stopped_whatever_happens():
 
 def test_without_a_cache_nothing_is_started():
     machine = Noting()
-    with serving(None, machine, {}):
-        assert machine.calls == []
+    with serving(None, machine, {}, print) as served:
+        assert served is None and machine.calls == []
+
+
+def test_server_that_does_not_start_is_told_and_done_without(monkeypatch):
+    machine, notes = Noting(), []
+    monkeypatch.setattr(machine, "run", lambda *_, **__: Completed(2, "", "error: no space\n"))
+    with serving(Cache("sccache", {}, shared=False), machine, {}, notes.append) as served:
+        assert served is None
+    assert notes == ["no compiler cache: error: no space"]
 
 
 def test_what_was_found_is_counted():

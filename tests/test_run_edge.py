@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -344,3 +345,62 @@ def test_words_reach_a_pipe_of_any_locale(edges, monkeypatch, said):
     assert run_edge.main() == 0
     sys.stdout.flush()
     assert raw.getvalue().decode() == said.replace("\udcff", "\ufffd")
+
+
+# --- a compiler that takes more than was expected
+
+
+def ticket_of(edges: Edges, age: str, size: int, state: str = "run") -> Path:
+    """Of another process that lives: one that came before all others, or after them."""
+    stamp = {"older": 0, "younger": 10**19}[age]
+    path = edges.tickets / f"{stamp:020d}-{os.getppid()}-{size}-{state}"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("age", "state", "others", "stays"),
+    [
+        ("older", "run", 1, True),
+        ("older", "run", 2, False),
+        ("younger", "run", 2, True),
+        ("older", "wait", 2, True),
+    ],
+)
+def test_one_that_grows_stays_if_all_fit_or_it_is_the_oldest(edges, age, state, others, stays):
+    with run_edge.admitted(str(edges.tickets), GIB, 3 * GIB) as ticket:
+        ticket_of(edges, age, others * GIB, state)
+        assert ticket.grown(GIB)
+        assert ticket.grown(2 * GIB) is stays
+        assert f"{os.getpid()}-{2 * GIB}-run" in ticket.name, "others see what it really takes"
+        assert (edges.tickets / ticket.name).exists()
+    assert not list(edges.tickets.glob(f"*-{os.getpid()}-*"))
+
+
+def test_one_that_takes_what_others_need_is_ended_and_runs_again(edges, monkeypatch):
+    """As if it had been killed: with the whole memory for itself."""
+    monkeypatch.setattr(run_edge, "LOOK", 0.05)
+    monkeypatch.chdir(edges.folder)
+    limits = {"memory": 200 * 2**20, "tickets": "tickets", "events": "events.jsonl"}
+    text = "x = bytearray(150 * 2**20); import time; time.sleep(60)"
+    argv = ["/bin/sh", "-c", f'{sys.executable} -I -S -c "{text}"; exit']
+    edge = {"id": "one", "source": "a.cpp", "argv": argv, "memory": 2**20}
+    ticket_of(edges, "older", 100 * 2**20)
+    ended, _ = run_edge.run(edge, limits, edge["memory"])
+    assert run_edge.was_killed(ended["code"], "")
+    assert ended["seconds"] < 10
+    assert ended["peak"] > 100 * 2**20
+
+
+def test_memory_of_a_compiler_is_that_of_all_it_started():
+    text = "x = bytearray(50 * 2**20); x[:] = b'1' * len(x); print(flush=True); input()"
+    argv = ["/bin/sh", "-c", f'{sys.executable} -I -S -c "{text}"; exit']
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdout.readline()
+    family = run_edge.family(process.pid)
+    assert len(family) == 2
+    assert 50 * 2**20 < run_edge.memory_of(family) < 200 * 2**20
+    assert run_edge.memory_of([process.pid]) < 5 * 2**20
+    process.communicate(b"\n")
+    assert run_edge.memory_of(family) == 0

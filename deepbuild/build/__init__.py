@@ -172,12 +172,12 @@ def _make_libraries(
         costs = Costs(place.sites / "costs.json")
         cache = find_cache(place.host, place.cache, place.sites / "sccache", site.folder)
         cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
-        run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, cache)
         try:
-            with serving(cache, place.host, env):
+            with serving(cache, place.host, env, tell.note) as served:
+                run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, served)
                 failures = run_graph(site, graph, run, tell)
-                if cache:
-                    found, missed = hits(cache, place.host)
+                if served:
+                    found, missed = hits(served, place.host)
                     tell.note(f"compiler cache: {found} parts found, {missed} new")
         finally:  # also of one that was stopped: the next one knows more
             events = read_events(site.events)

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import msgspec
 from deepbuild.build.graph import Compile
 from deepbuild.errors import UsageError
 from deepbuild.host import Host
+from deepbuild.probe.answers import last_line
 
 AUTO, OFF = "auto", "off"
 _STORES = {"redis": "SCCACHE_REDIS_ENDPOINT", "rediss": "SCCACHE_REDIS_ENDPOINT"}
@@ -92,16 +93,22 @@ def _store(wanted: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(cache: Cache | None, host: Host, passed_on: Mapping[str, str]) -> Iterator[None]:
-    """Run the cache's server for a while."""
+def serving(
+    cache: Cache | None, host: Host, passed_on: Mapping[str, str], note: Callable[[str], None]
+) -> Iterator[Cache | None]:
+    """Run the cache's server for a while. One that does not start is told, and done without."""
     if cache is None:
-        yield
+        yield None
         return
     call = ["env", *(f"{name}={value}" for name, value in {**passed_on, **cache.env}.items())]
     host.run([*call, cache.program, "--stop-server"], timeout=_SECONDS)  # one that was left
-    host.run([*call, cache.program, "--start-server"], timeout=_SECONDS)
+    started = host.run([*call, cache.program, "--start-server"], timeout=_SECONDS)
+    if not started.ok:
+        note(f"no compiler cache: {last_line(started)}")
+        yield None
+        return
     try:
-        yield
+        yield cache
     finally:
         host.run([*call, cache.program, "--stop-server"], timeout=_SECONDS)
 
