@@ -158,7 +158,7 @@ def test_nothing_but_the_plan_reaches_the_build(site):
     work, plan = Workspace(site.place.work), site.plan("good")
     env = work.environment(plan, outer)
     assert set(env) - set(plan.env) == {"HOME", "LANG"}
-    assert env["CC"] == f"{site.place.work}/shims/gcc"
+    assert env["PATH"].startswith(f"{site.place.work}/shims:")
     assert env["PYTHONPATH"] == f"{site.place.work}/tools"
     assert not any("{work}" in value for value in env.values())
 
@@ -421,6 +421,14 @@ def test_op_that_fails_is_left_out_and_told(site):
     excused = site.build(changed(plan, allow_missing=("bad",)))
     assert excused.missing == ("bad",)
     assert [op.name for op in excused.ops] == ["good"]
+
+
+def test_wheel_without_any_op_that_was_asked_for_is_none(site):
+    with pytest.raises(BuildError, match="nothing else was asked for") as caught:
+        site.build(site.plan("bad"))
+    assert "nothing_here" in caught.value.found
+    assert "see it again: cd " in caught.value.hint
+    assert site.delivered() == []
 
 
 def test_setup_that_dies_says_why(site):

@@ -318,16 +318,27 @@ def test_change_is_seen_whatever_the_clock_said_before(toy):
 
 def test_second_ninja_waits_until_nothing_of_the_first_is_left(tmp_path):
     """Even if the first was killed, and a compiler that it had started was not."""
-    hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(tmp_path / "lock")]
+    hold = [sys.executable, "-I", "-S", str(child_script("hold"))]
+    hold += [str(os.getpid()), str(tmp_path / "lock")]
     subprocess.run([*hold, "/bin/sh", "-c", "sleep 0.6 &"], check=True)  # it has the lock as well
     before = time.monotonic()
     subprocess.run([*hold, "/bin/true"], check=True)
     assert time.monotonic() - before > 0.3
 
 
+def test_program_whose_starter_has_ended_already_does_not_start(tmp_path):
+    hold = [sys.executable, "-I", "-S", str(child_script("hold")), "1", str(tmp_path / "lock")]
+    done = subprocess.run([*hold, "/bin/echo", "ran"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
 def test_program_under_the_lock_ends_with_who_started_it(tmp_path):
-    hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(tmp_path / "lock")]
-    starter = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True)"
+    hold = [sys.executable, "-I", "-S", str(child_script("hold")), "OWN", str(tmp_path / "lock")]
+    starter = (
+        "import os, subprocess, sys; own = str(os.getpid());"
+        "p = subprocess.Popen([own if word == 'OWN' else word for word in sys.argv[1:]]);"
+        "print(p.pid, flush=True)"
+    )
     parent = subprocess.Popen(
         [sys.executable, "-c", f"{starter}; p.wait()", *hold, "/bin/sleep", "60"],
         stdout=subprocess.PIPE,

@@ -23,6 +23,8 @@ from deepbuild.model import PlannedCompiler, Wheel
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import read_contents
 
+pytestmark = pytest.mark.e2e  # a quarter of a minute, and some need a mount namespace
+
 TREE = toy_tree(
     {
         "good": "int good(void) { return 1; }\n",
@@ -269,3 +271,8 @@ def test_disk_that_is_full_is_told(site):
     said = failed_in_words(driver(site, "big", under=mounted(site, tmpfs)))
     assert said.startswith("big failed to build")
     assert "No space left on device" in said
+
+
+def test_cache_below_a_folder_with_a_space(tmp_path):
+    site = ToySite(tmp_path / "it's a folder", files=TREE)
+    assert [op.name for op in site.build(site.plan("good")).ops] == ["good"]

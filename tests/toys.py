@@ -117,8 +117,8 @@ def toy_plan(folder: Path, *names: str, arches: tuple[str, ...] = (), **changes)
 def toy_environment(local: str) -> dict[str, EnvVar]:
     values = {
         "DS_BUILD_STRING": f"+{local}",
-        "CC": "{work}/shims/gcc",
-        "CXX": "{work}/shims/g++",
+        "CC": "gcc",
+        "CXX": "g++",
         "PATH": "{work}/shims:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": "{work}/tools",
         "TMPDIR": "{work}/tmp",

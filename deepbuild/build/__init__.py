@@ -133,6 +133,13 @@ def _build_in(
     lay_out(work, plan, tree)
     failures = _make_libraries(work, plan, tree, place, tell)
     failed = tuple(dict.fromkeys(each.op for each in failures))
+    if failed and len(failed) == len(plan.built_ops()):
+        raise BuildError(
+            f"{', '.join(failed)} failed to build, and nothing else was asked for",
+            found="\n".join(_told(each) for each in failures),
+            wanted="at least one op in the wheel",
+            hint=_ways_on(failures, list(failed), str(work.log)),
+        )
     tell.note("packing the wheel, reading it back, and loading every op in it")
     path = pack(work, plan, place.outer, failed)
     ops = prove(path, plan, failed)
@@ -169,12 +176,14 @@ def _make_libraries(
         graph = make_graph(recording.commands, around)
         env = work.environment(plan, place.outer)
         env["PATH"] = env["PATH"].replace(f"{work.folder}/shims:", "")
+        env["LC_ALL"] = "C"  # what a compiler says is read here
+        gcc = plan.compiler.family == "gcc"
         costs = Costs(place.sites / "costs.json")
         cache = find_cache(place.host, place.cache, place.sites / "sccache", site.folder)
         cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
         try:
             with serving(cache, place.host, env, tell.note) as served:
-                run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, served)
+                run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, served, gcc)
                 failures = run_graph(site, graph, run, tell)
                 if served:
                     found, missed = hits(served, place.host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -42,13 +43,15 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """How a graph is to be run: `env` is the compilers' whole environment."""
+    """How a graph is to be run: `env` is the compilers' whole environment, `gcc` tells whether
+    the host compiler is one, by whatever name."""
 
     limits: Limits
     costs: Costs
     env: Mapping[str, str]
     log: Path
     cache: Cache | None = None
+    gcc: bool = True
 
 
 def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failure, ...]:
@@ -69,10 +72,10 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
         tell.status,
         lambda: session_memory(session[0]) if session else 0,
     )
-    argv = [sys.executable, "-I", "-S", str(child_script("hold")), ".running", _ninja()]
+    hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(os.getpid()), ".running"]
     with run.log.open("a", encoding="utf-8") as log, _followed(progress):
         code = stream(
-            [*argv, "-k", "0", "-j", str(run.limits.jobs)],
+            [*hold, _ninja(), "-k", "0", "-j", str(run.limits.jobs)],
             env={**run.env, **(run.cache.env if run.cache else {})},
             cwd=site.folder,
             on_line=lambda line: print(line, file=log, flush=True),
@@ -89,7 +92,8 @@ def _lay_out(site: Site, graph: Graph, run: Run) -> dict[str, float]:
     write = functools.partial(write_ninja, site.folder, graph, run.costs)
     write(cache=run.cache, jobs=run.limits.jobs)
     stale = _to_do(site)
-    headers = [] if run.cache and run.cache.shared else _headers(graph, stale)
+    everything_cached = run.cache is not None and run.cache.shared
+    headers = _headers(graph, stale) if run.gcc and not everything_cached else []
     if headers:
         write(headers, cache=run.cache, jobs=run.limits.jobs)
         stale = _to_do(site)
@@ -100,12 +104,10 @@ def _lay_out(site: Site, graph: Graph, run: Run) -> dict[str, float]:
 
 
 def _headers(graph: Graph, stale: Collection[str]) -> list[Precompiled]:
-    """What to precompile for the files that are to be compiled. clang refuses a header where gcc
-    only does without it."""
+    """What to precompile for the files that are to be compiled."""
     files = [each for each in graph.compiles if each.id in stale]
     read = functools.cache(LocalHost().read_text)
-    shared = share_headers(files, read, LEAST_USERS)
-    return [each for each in shared if not Path(each.argv[0]).name.startswith("clang")]
+    return share_headers(files, read, LEAST_USERS)
 
 
 def _reset(site: Site, limits: Limits) -> None:

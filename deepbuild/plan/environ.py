@@ -102,10 +102,11 @@ def _naming(local_version: str) -> dict[str, EnvVar]:
 def _compilers(compiler: PlannedCompiler | None, unchecked: str) -> dict[str, EnvVar]:
     if compiler is None:
         return {}
-    reason = f"shim of {{}} ({compiler.family} {compiler.version}): applies the planned flags"
+    kind = f"{compiler.family} {compiler.version}"
+    reason = f"first on PATH, records what {{}} ({kind}) then runs with the planned flags"
     env = {
-        "CC": EnvVar("{work}/shims/gcc", reason.format(compiler.cc)),
-        "CXX": EnvVar("{work}/shims/g++", reason.format(compiler.cxx)),
+        "CC": EnvVar("gcc", reason.format(compiler.cc)),
+        "CXX": EnvVar("g++", reason.format(compiler.cxx)),
         "TORCH_NO_COMPILER_WRAPPER": EnvVar("1", "torch would put a ccache on PATH before nvcc"),
     }
     if compiler.family == "clang":
