@@ -60,11 +60,11 @@ class Toy:
             source = next(name for name in (f"csrc/{op}.c", f"csrc/{op}.cpp") if name in self.files)
             role = "gcc" if source.endswith(".c") else "g++"
             words = (*flags.split(), "-fPIC", "-c", source, "-o", f"{op}.o")
-            commands.append(Command(op, "compile", role, words, "/work/tree"))
+            commands.append(Command(op, "compile", role, words, "/plan/tree"))
             words = ("-shared", f"{op}.o", *link.split(), "-o", f"{op}.so")
-            commands.append(Command(op, "link", role, words, "/work/tree"))
+            commands.append(Command(op, "link", role, words, "/plan/tree"))
         tools = Tools({"gcc": self.cc, "g++": self.cxx}, "")
-        places = Places("/work", str(self.root))
+        places = Places("/plan", str(self.root))
         policy = FlagPolicy((), "", False)
         around = Surroundings(tools, policy, places, names_extension(self.site.tree))
         return make_graph(commands, around)
@@ -197,10 +197,10 @@ def test_file_of_two_ops_fails_both(tmp_path):
     commands = []
     for op in ("one", "two"):
         words = ("-c", "csrc/bad.c", "-o", "bad.o")
-        commands.append(Command(op, "compile", "gcc", words, "/work/tree"))
+        commands.append(Command(op, "compile", "gcc", words, "/plan/tree"))
         words = ("-shared", "bad.o", "-o", f"{op}.so")
-        commands.append(Command(op, "link", "gcc", words, "/work/tree"))
-    tools, places = Tools({"gcc": "/usr/bin/gcc"}, ""), Places("/work", str(tmp_path))
+        commands.append(Command(op, "link", "gcc", words, "/plan/tree"))
+    tools, places = Tools({"gcc": "/usr/bin/gcc"}, ""), Places("/plan", str(tmp_path))
     policy = FlagPolicy((), "", False)
     graph = make_graph(commands, Surroundings(tools, policy, places, lambda _: False))
     assert [failure.op for failure in toy.run(graph)] == ["one", "two"]

@@ -12,12 +12,12 @@ from deepbuild.model import FlagPolicy
 
 TOOLS = Tools({"gcc": "/opt/gcc", "g++": "/opt/g++", "nvcc": "/cuda/bin/nvcc"}, "gcc 12")
 POLICY = FlagPolicy(("-march=x86-64-v3",), "-D__AVX256__", False)
-PLACES = Places("/work", "/site")
+PLACES = Places("/plan", "/site")
 AROUND = Surroundings(TOOLS, POLICY, PLACES, lambda source: "named" in source)
 
 
 def compiled(op: str, source: str, flags: str = "-O3", role: str = "g++", **changes) -> Command:
-    cwd = changes.get("cwd", "/work/tree")
+    cwd = changes.get("cwd", "/plan/tree")
     output = changes.get("output", f"build/temp/{source}.o")
     return Command(op, "compile", role, (*flags.split(), "-c", source, "-o", output), cwd)
 
@@ -25,7 +25,7 @@ def compiled(op: str, source: str, flags: str = "-O3", role: str = "g++", **chan
 def linked(op: str, *sources: str, flags: str = "-shared", **changes) -> Command:
     objects = [f"build/temp/{source}.o" for source in sources]
     words = (*flags.split(), *objects, "-lc10", "-o", f"build/lib/{op}_op.so")
-    return Command(op, "link", "g++", words, changes.get("cwd", "/work/tree"))
+    return Command(op, "link", "g++", words, changes.get("cwd", "/plan/tree"))
 
 
 def graph(*commands: Command, **around):
@@ -41,7 +41,7 @@ def only(*commands: Command, **around):
 
 
 def test_compile_runs_the_real_compiler_in_the_site():
-    one = only(compiled("adam", "csrc/a.cpp", "-I/work/cuda/include -I/usr/x -O3"))
+    one = only(compiled("adam", "csrc/a.cpp", "-I/plan/cuda/include -I/usr/x -O3"))
     assert one.argv == (
         *("/opt/g++", "-I/site/cuda/include", "-I/usr/x", "-O3"),
         *("-c", "/site/tree/csrc/a.cpp"),
@@ -63,7 +63,7 @@ def test_flag_policy_is_applied():
     [
         "-Iinclude -Icsrc/../x",
         "-I include -I csrc/../x",
-        "-I/work/tree/include -I/work/tree/x",
+        "-I/plan/tree/include -I/plan/tree/x",
         "-Iinclude/ -I./x/",
     ],
 )
@@ -71,7 +71,7 @@ def test_relative_include_is_of_the_folder_that_the_command_ran_in(flags):
     one = only(compiled("adam", "a.cpp", flags))
     said = "".join(one.argv[1:-2])
     assert said.replace("/site/tree/", "@").rstrip("/").replace("/-I", "-I") == "-I@include-I@x"
-    other = only(compiled("adam", "../a.cpp", "-Iinclude", cwd="/work/tree/csrc"))
+    other = only(compiled("adam", "../a.cpp", "-Iinclude", cwd="/plan/tree/csrc"))
     assert "-I/site/tree/csrc/include" in other.argv
     assert other.source == "a.cpp"
 
@@ -95,10 +95,10 @@ def test_options_that_note_headers_are_dropped(noting):
     assert one.argv[1:-2] == ("-O3", "-Wall")
 
 
-@pytest.mark.parametrize("cwd", ["/work/tree", "/work/tree/csrc", "/"])
+@pytest.mark.parametrize("cwd", ["/plan/tree", "/plan/tree/csrc", "/"])
 def test_source_is_found_from_the_folder_that_the_command_ran_in(cwd):
-    source = {"/work/tree": "csrc/a.cpp", "/work/tree/csrc": "./a.cpp"}
-    one = only(compiled("adam", source.get(cwd, "/work/tree/csrc/a.cpp"), cwd=cwd))
+    source = {"/plan/tree": "csrc/a.cpp", "/plan/tree/csrc": "./a.cpp"}
+    one = only(compiled("adam", source.get(cwd, "/plan/tree/csrc/a.cpp"), cwd=cwd))
     assert one.source == "csrc/a.cpp"
     assert one.argv[-1] == "/site/tree/csrc/a.cpp"
 
@@ -109,7 +109,7 @@ def test_folder_of_the_compilers_own_sysroot_stays():
 
 
 def test_folder_whose_name_only_begins_alike_is_not_moved():
-    one = only(compiled("adam", "a.cpp", "-I/work2/include -DX=/work -I/work/extra/x"))
+    one = only(compiled("adam", "a.cpp", "-I/work2/include -DX=/work -I/plan/extra/x"))
     assert one.argv[1:-2] == ("-I/work2/include", "-DX=/work", "-I/site/extra/x")
 
 
@@ -234,7 +234,7 @@ def test_library_whose_objects_stayed_the_same_is_kept():
     assert graph(*commands).links[0].id != graph(*other).links[0].id
 
 
-@pytest.mark.parametrize("flags", ["-shared -Llib", "-shared -L lib", "-shared -L/work/tree/lib"])
+@pytest.mark.parametrize("flags", ["-shared -Llib", "-shared -L lib", "-shared -L/plan/tree/lib"])
 def test_folder_of_libraries_is_of_the_folder_that_the_command_ran_in(flags):
     (link,) = graph(compiled("a", "x.cpp"), linked("a", "x.cpp", flags=flags)).links
     assert "-L/site/tree/lib" in "".join(link.argv[2:-2])
@@ -250,7 +250,7 @@ FILES = st.lists(
 )
 
 
-def commands_of(ops: dict, work: str = "/work") -> list[Command]:
+def commands_of(ops: dict, work: str = "/plan") -> list[Command]:
     out = []
     for op, files in ops.items():
         name = f"-DTORCH_EXTENSION_NAME={op}"
@@ -270,7 +270,7 @@ def test_an_op_is_linked_from_as_many_objects_as_it_compiled_and_from_those_that
     for link in found.links:
         assert len(link.objects) == len(ops[link.op])
         assert {one.object for one in found.compiles if link.op in one.ops} == set(link.objects)
-        assert not any("/work/" in word for word in link.argv)
+        assert not any("/plan/" in word for word in link.argv)
 
 
 @settings(max_examples=50)
