@@ -109,6 +109,17 @@ def test_without_a_cache_nothing_is_started():
         assert served is None and machine.calls == []
 
 
+def test_sockets_lie_where_their_paths_are_short(monkeypatch):
+    """Found for real: a build's own TMPDIR is too long for the one that sccache makes there."""
+    monkeypatch.setattr("tempfile.tempdir", "/a" * 40)
+    machine = Noting()
+    cache = found("auto", host("/usr/bin/sccache"))
+    assert cache.env["SCCACHE_SERVER_UDS"].startswith("/tmp/")
+    with serving(cache, machine, {"TMPDIR": "/long" * 30}, print):
+        pass
+    assert all("TMPDIR=/tmp" in call for call in machine.calls)
+
+
 def test_server_that_does_not_start_is_told_and_done_without(monkeypatch):
     machine, notes = Noting(), []
     monkeypatch.setattr(machine, "run", lambda *_, **__: Completed(2, "", "error: no space\n"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from deepbuild.build.graph import Compile
 from deepbuild.errors import UsageError
@@ -27,6 +28,7 @@ from deepbuild.probe.answers import last_line
 AUTO, OFF = "auto", "off"
 _STORES = {"redis": "SCCACHE_REDIS_ENDPOINT", "rediss": "SCCACHE_REDIS_ENDPOINT"}
 _SECONDS = 60.0
+_LONGEST_FOLDER = 50
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -68,12 +70,18 @@ def find_cache(host: Host, wanted: str, folder: Path, site: Path) -> Cache | Non
     # A server of our own: another user's, or another build's, has another store.
     socket = hashlib.sha256(f"{site}{wanted}".encode()).hexdigest()[:16]
     own = {
-        "SCCACHE_SERVER_UDS": f"{tempfile.gettempdir()}/deepbuild-{socket}.sock",
+        "SCCACHE_SERVER_UDS": f"{_short_folder()}/deepbuild-{socket}.sock",
         "SCCACHE_IDLE_TIMEOUT": "120",
         "SCCACHE_BASEDIRS": str(site),
         "SCCACHE_CACHE_SIZE": "20G",
     }
     return Cache(program, own | store, wanted != AUTO)
+
+
+def _short_folder() -> str:
+    """Where sockets can lie: their whole path takes at most 107 characters (unix(7))."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) < _LONGEST_FOLDER else "/tmp"
 
 
 def _store(wanted: str) -> dict[str, str]:
@@ -100,11 +108,13 @@ def serving(
     if cache is None:
         yield None
         return
-    call = ["env", *(f"{name}={value}" for name, value in {**passed_on, **cache.env}.items())]
+    # It makes a socket in TMPDIR as well, and a socket's path has to be short.
+    env = {**passed_on, "TMPDIR": _short_folder(), **cache.env}
+    call = ["env", *(f"{name}={value}" for name, value in env.items())]
     host.run([*call, cache.program, "--stop-server"], timeout=_SECONDS)  # one that was left
     started = host.run([*call, cache.program, "--start-server"], timeout=_SECONDS)
     if not started.ok:
-        note(f"no compiler cache: {last_line(started)}")
+        note(f"no compiler cache: {last_line(replace(started, stdout=''))}")
         yield None
         return
     try:

@@ -61,13 +61,13 @@ def test_it_goes_on_from_there(built, area: Path) -> None:
     assert (op["name"], op["sass"]) == (OP, ["8.0"])
 
 
-def test_another_machine_compiles_nothing_anew(built) -> None:
+def test_another_machine_finds_what_the_first_one_compiled(built) -> None:
+    """C++ files whole; of a kernel the device code, since nvcc puts paths into its host code."""
     ran = built("b", "8.0")
     assert ran.code == 0, ran.err
     assert compiled(ran) == FILES, "its own objects are made"
     found, new = cached(ran)
-    assert found > 0
-    assert new == 0, ran.err
+    assert found > new, ran.err
 
 
 def test_one_more_arch_compiles_only_its_device_code(built) -> None:
