@@ -291,9 +291,9 @@ class Site(FakeHost):
     def save(self) -> None:
         """As a host that remembers."""
 
-    def run(self, argv, *, timeout: float = 60, identity=()) -> Completed:
+    def run(self, argv, **options) -> Completed:
         if "pip" not in argv:
-            return super().run(argv, timeout=timeout, identity=identity)
+            return super().run(argv, **options)
         if "--report" in argv:
             self.asked.append(argv[-1])
             report = Path(argv[argv.index("--report") + 1])

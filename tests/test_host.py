@@ -78,6 +78,7 @@ def test_program_that_says_too_much_fills_no_memory():
 def test_interrupted_question_ends_all_that_was_started(tmp_path):
     noted = tmp_path / "pid"
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from deepbuild.host import LocalHost\n"
         f"LocalHost().run(['sh', '-c', 'sleep 60 & echo $! > {noted}.half;"
         f" mv {noted}.half {noted}; wait'])"
@@ -86,7 +87,7 @@ def test_interrupted_question_ends_all_that_was_started(tmp_path):
     while not noted.exists():
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    child.wait(10)
+    child.wait(30)
     assert gone(int(noted.read_text()))
 
 
