@@ -53,6 +53,7 @@ def build_stock(plan: BuildPlan, tree: Path, folder: Path, jobs: int) -> tuple[f
         "CUDA_HOME": str(work / "cuda"),
         "TORCH_CUDA_ARCH_LIST": ";".join(plan.arches),
         **{"DS_ACCELERATOR": "cuda", "DS_BUILD_OPS": "0", "MAX_JOBS": str(jobs)},
+        "TORCH_NO_COMPILER_WRAPPER": "1",  # it would take any sccache that is on PATH
         **wanted,
     }
     dist = work / "dist"
