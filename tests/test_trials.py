@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -405,3 +406,17 @@ def test_compiler_of_a_toolset_finds_its_assembler_in_a_kernel_too(tmp_path):
     script(tmp_path / "toolset/assembler-of-the-toolset", "exit 0")
     kit = small_toolkit(tmp_path / "cuda", 'exec "$ccbin" -c x.cpp')
     assert kernel_error(tmp_path / "evidence.json", kit, cxx) == ""
+
+
+def test_file_that_only_the_linker_reads_is_noticed_when_it_is_overwritten(tmp_path):
+    """In place, so that its folder does not change: as a torn copy of a toolchain does it."""
+    part, source = tmp_path / "part.o", tmp_path / "part.c"
+    source.write_text("int part;\n")
+    subprocess.run([CXX, "-fPIC", "-c", source, "-o", part], check=True)
+    linked = ["-shared", "-fPIC", "-Wl,--trace", "-o", "{out}", "{source}", str(part)]
+    for fine in (True, True, False):
+        host = MemoHost(tmp_path / "evidence.json")
+        part.write_bytes(part.read_bytes() if fine else b"torn" * 300)
+        done = host.trial([CXX, *linked], "int trial();\n", identity=(CXX,))
+        host.save()
+        assert done.ok is fine, done.stderr

@@ -47,10 +47,10 @@ def _compile(
         done = Completed(1, "", f"{argv[0]}: it ended without an error and made no object file")
     level = newest_glibcxx(folder / "out") if done.ok else ""
     plain = Completed(done.returncode, level, done.stderr.replace(f"{folder}/", ""))
+    named = list(parse_trace(done.stdout))
     with contextlib.suppress(OSError, ValueError):
-        named = parse_rule((folder / "headers").read_text(encoding="utf-8"))
-        return plain, tuple(word for word in named if not word.startswith(str(folder)))
-    return plain, ()
+        named += parse_rule((folder / "headers").read_text(encoding="utf-8"))
+    return plain, tuple(word for word in named if not word.startswith(str(folder)))
 
 
 def build_environment(argv: Sequence[str], outer: Mapping[str, str]) -> dict[str, str]:
@@ -78,6 +78,16 @@ def newest_glibcxx(file: Path) -> str:
         numbers = re.findall(rb"GLIBCXX_3\.4\.(\d+)\0", file.read_bytes())
         return f"3.4.{max(map(int, numbers))}" if numbers else ""
     return ""
+
+
+def parse_trace(text: str) -> tuple[str, ...]:
+    """The files that a linker asked with `--trace` has read.
+
+    >>> parse_trace("/usr/lib/Scrt1.o\\n-lm (/usr/lib/libm.so.6)\\n/usr/lib/libgcc.a(x.o)\\n")
+    ('/usr/lib/Scrt1.o', '/usr/lib/libm.so.6', '/usr/lib/libgcc.a')
+    """
+    found = re.findall(r"/[^\s()]+\.(?:o|a|so(?:\.[0-9]+)*)(?=[\s()]|$)", text)
+    return tuple(dict.fromkeys(found))
 
 
 def parse_rule(text: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ TRIALS = {"openmp": (_OPENMP, "-fopenmp"), "libaio": (_LIBAIO, "-laio")}
 _EVERYTHING = "\n".join([*(source for source, _ in reversed(TRIALS.values())), _CXX])
 _FLAGS = tuple(flag for _, flag in TRIALS.values())
 _STARTS = ("cc1plus", "as", "collect2", "ld")  # clang, too, answers for those that it uses
-_LINK = ("-shared", "-fPIC", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
+_LINK = ("-shared", "-fPIC", "-Wl,--trace", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
 class _Driver(msgspec.Struct, frozen=True):
