@@ -370,6 +370,8 @@ def test_trials_depend_on_the_compilers_files_and_folders():
     assert len(host.identities) == 4  # all at once, then what is doubtful one by one
     assert all(wanted <= set(identity) for identity in host.identities)
     assert cc1plus in watched_by(host, "/usr/bin/g++")
+    gcc_itself = "/usr/lib/gcc/x86_64-linux-gnu/12/libgomp.spec"
+    assert all(gcc_itself in identity for identity in host.identities)
     assert isinstance(host.compilers[path], FakeCompiler)
 
 

@@ -21,6 +21,7 @@ from deepbuild.build.ninja_file import Costs, write_ninja
 from deepbuild.build.precompiled import LEAST_USERS, SECONDS, Precompiled, share_headers
 from deepbuild.build.progress import Event, Progress
 from deepbuild.build.site import Site
+from deepbuild.build.workspace import ninja_program
 from deepbuild.errors import BuildError
 from deepbuild.host import LocalHost, child_script, session_memory, stream
 from deepbuild.tell import Telling
@@ -75,7 +76,7 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
     hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(os.getpid()), ".running"]
     with run.log.open("a", encoding="utf-8") as log, _followed(progress):
         code = stream(
-            [*hold, _ninja(), "-k", "0", "-j", str(run.limits.jobs)],
+            [*hold, ninja_program(), "-k", "0", "-j", str(run.limits.jobs)],
             env={**run.env, **(run.cache.env if run.cache else {})},
             cwd=site.folder,
             on_line=lambda line: print(line, file=log, flush=True),
@@ -121,7 +122,7 @@ def _reset(site: Site, limits: Limits) -> None:
 
 def _to_do(site: Site) -> list[str]:
     """The ids of what ninja would run."""
-    done = LocalHost().run([_ninja(), "-C", str(site.folder), "-n", "-v"], timeout=600)
+    done = LocalHost().run([ninja_program(), "-C", str(site.folder), "-n", "-v"], timeout=600)
     lines = [line for line in done.stdout.splitlines() if "./run-edge " in line]
     return [Path(line.split()[-2]).stem for line in lines]
 
@@ -168,12 +169,6 @@ def _ninja_failed(code: int, log: Path) -> BuildError:
         wanted="every file compiled, or told why not",
         hint=f"read the log: {log}",
     )
-
-
-def _ninja() -> str:
-    import ninja
-
-    return str(Path(ninja.BIN_DIR) / "ninja")
 
 
 @contextmanager

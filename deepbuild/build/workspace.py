@@ -125,7 +125,7 @@ def _make_shims(work: Workspace, plan: BuildPlan) -> None:
         write_program(shims / name, _shim(work, name, real, compiler.cxx))
     for name, target in (("cc", "gcc"), ("c++", "g++")):
         (shims / name).symlink_to(target)
-    (shims / "ninja").symlink_to(_ninja())
+    (shims / "ninja").symlink_to(ninja_program())
     if plan.toolkit:
         text = _shim(work, "nvcc", plan.toolkit.nvcc, compiler.cxx)
         make_overlay(work.folder / "cuda", plan.toolkit, compiler, text)
@@ -149,7 +149,8 @@ def _shim(work: Workspace, role: str, real: str, host: str) -> str:
     )
 
 
-def _ninja() -> str:
+def ninja_program() -> str:
+    """The ninja that came with deepbuild."""
     import ninja
 
     return str(Path(ninja.BIN_DIR) / "ninja")

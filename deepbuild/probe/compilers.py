@@ -62,6 +62,7 @@ TRIALS = {"openmp": (_OPENMP, "-fopenmp"), "libaio": (_LIBAIO, "-laio")}
 _EVERYTHING = "\n".join([*(source for source, _ in reversed(TRIALS.values())), _CXX])
 _FLAGS = tuple(flag for _, flag in TRIALS.values())
 _STARTS = ("cc1plus", "as", "collect2", "ld")  # clang, too, answers for those that it uses
+_READS = ("libgomp.spec", "liblto_plugin.so")  # by gcc itself, so that no linker tells them
 _LINK = ("-shared", "-fPIC", "-Wl,--trace", "-MD", "-MF", "{headers}", "-o", "{out}", "{source}")
 
 
@@ -203,6 +204,7 @@ def watched_by(host: Host, cxx: str) -> tuple[str, ...]:
     path = (f"{prefix}/bin", *SYSTEM_PATH)
     programs = [resolved(host, done.stdout.strip(), path) for done in asked]
     files = [host.real_path(program) for program in programs if program]
+    files += [f"{folder}/{name}" for folder in folders for name in _READS]
     return tuple(dict.fromkeys([*own, *files, *folders, *headers]))
 
 

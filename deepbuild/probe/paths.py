@@ -1,4 +1,4 @@
-"""Paths as the user wrote them."""
+"""Paths: as people write them, and the files that they lead to."""
 
 from __future__ import annotations
 
