@@ -13,7 +13,6 @@ from deepbuild.host import LocalHost, write_atomically
 from deepbuild.model import BuildPlan, PlannedOp
 
 _MARGIN = 1.15  # of a measured peak: the same file needs a little more with another compiler
-_CLIENT = 64 * 2**20  # a cache's client, whose server compiled or found it, takes less
 _MOST = 5000  # files to remember
 _SERIAL = 25.0  # seconds of a build that no core can help with: recording, packing, proving
 
@@ -81,7 +80,7 @@ class Costs:
 
     def learn(self, measured: Iterable[tuple[File, Cost]]) -> None:
         """Keep what a build measured."""
-        new = {file.key: cost for file, cost in measured if cost.peak > _CLIENT}
+        new = {file.key: cost for file, cost in measured}
         if not new:
             return
         kept = dict(list((self._kept | new).items())[-_MOST:])

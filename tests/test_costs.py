@@ -30,11 +30,6 @@ def test_other_arches_and_other_compilers_are_other_costs(tmp_path):
         assert costs.of(other).seconds < 500
 
 
-def test_what_a_caches_client_takes_is_no_measure(tmp_path):
-    Costs(tmp_path / "costs.json").learn([(KERNEL, Cost(3.0, 9 * MIB))])
-    assert not (tmp_path / "costs.json").exists()
-
-
 def test_later_measures_replace_earlier_ones(tmp_path):
     for seconds in (50.0, 20.0):
         Costs(tmp_path / "costs.json").learn([(PLAIN, Cost(seconds, 1000 * MIB))])

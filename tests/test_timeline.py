@@ -8,10 +8,13 @@ import re
 import time
 
 import pytest
+from msgspec.structs import replace
 
+from deepbuild.build.graph import Compile, Graph
 from deepbuild.build.progress import Event
-from deepbuild.build.summary import summarize
+from deepbuild.build.summary import measured, summarize
 from deepbuild.build.timeline import bars_of, write_timeline
+from deepbuild.costs import Cost
 from deepbuild.host import DeadlineReached, deadline, stream
 
 
@@ -72,6 +75,19 @@ def test_summary_names_the_slowest_and_what_would_help():
     many = [ended(f"{n}.cpp", 5 * (n // 2), 5) for n in range(12)]
     assert "more cores" in summarize(many, 2)[-1]
     assert "more memory" in summarize(many, 8)[-1]
+
+
+def test_only_what_was_compiled_here_is_measured():
+    one = Compile("a", "nvcc", "a.cu", ("nvcc", "-gencode=arch=compute_80,code=sm_80"), ("x",))
+    noted = [
+        ended("a", 0, 30),
+        ended("b", 0, 3),
+        ended("c", 0, 3, code=1),
+        Event("cache", "a", "", 1, 1000.0, misses=4),
+        Event("cache", "b", "", 1, 1000.0, hits=1, misses=3),
+    ]
+    graph = Graph((one, replace(one, id="b"), replace(one, id="c")), ())
+    assert list(measured(graph, noted)) == [(one.file, Cost(30, 2**30))]
 
 
 @pytest.mark.parametrize("events", [[], [ended("a.c", 0, 2)]])

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepbuild import codec
-from deepbuild.build.cache import AUTO, find_cache, hits, serving
+from deepbuild.build.cache import AUTO, find_cache, serving
 from deepbuild.build.engine import Failure, Limits, Run, run_graph
-from deepbuild.build.graph import Graph, make_graph
+from deepbuild.build.graph import make_graph
 from deepbuild.build.load import prove_loading
 from deepbuild.build.pack import pack, put_libraries
 from deepbuild.build.progress import Event, read_events
 from deepbuild.build.prove import prove
 from deepbuild.build.recording import Recording, record
 from deepbuild.build.site import lay_out_site, site_of, surroundings
-from deepbuild.build.summary import summarize
+from deepbuild.build.summary import measured, summarize
 from deepbuild.build.timeline import write_timeline
 from deepbuild.build.workspace import Workspace, lay_out, locked
-from deepbuild.costs import Cost, Costs, File, duration
+from deepbuild.costs import Costs, duration
 from deepbuild.errors import BuildError, DeadlineError, PlanBlocked, UsageError
 from deepbuild.host import DeadlineReached, Host, deadline, write_atomically
 from deepbuild.model import BuildPlan, Wheel, replace
@@ -185,12 +185,9 @@ def _make_libraries(
             with serving(cache, place.host, env, tell.note) as served:
                 run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, served, gcc)
                 failures = run_graph(site, graph, run, tell)
-                if served:
-                    found, missed = hits(served, place.host)
-                    tell.note(f"compiler cache: {found} parts found, {missed} new")
         finally:  # also of one that was stopped: the next one knows more
             events = read_events(site.events)
-            costs.learn(_measured(graph, events))
+            costs.learn(measured(graph, events))
             if place.timeline:
                 _draw(place.timeline, plan, events, tell)
         for line in summarize(events, plan.jobs):
@@ -207,13 +204,6 @@ def _refused(recording: Recording, plan: BuildPlan) -> list[Failure]:
     silent = "the tree's setup.py does not build it here, although it is asked to"
     errors = {op.name: silent for op in plan.built_ops() if op.name not in linked}
     return [Failure(op, "", error, "") for op, error in (errors | recording.failed).items()]
-
-
-def _measured(graph: Graph, events: Sequence[Event]) -> Iterator[tuple[File, Cost]]:
-    files = {one.id: one.file for one in graph.compiles}
-    for each in events:
-        if each.event == "end" and not each.code and each.id in files:
-            yield files[each.id], Cost(round(each.seconds, 1), each.peak)
 
 
 def _draw(path: Path, plan: BuildPlan, events: Sequence[Event], tell: Telling) -> None:

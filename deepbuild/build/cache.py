@@ -7,36 +7,42 @@ cache, which other machines fill as well, everything goes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from deepbuild.build.graph import Compile
 from deepbuild.errors import UsageError
-from deepbuild.host import Host
+from deepbuild.host import Host, child_script
 from deepbuild.probe.answers import last_line
 
 AUTO, OFF = "auto", "off"
 _STORES = {"redis": "SCCACHE_REDIS_ENDPOINT", "rediss": "SCCACHE_REDIS_ENDPOINT"}
-_SECONDS = 60.0
+_SECONDS = 90.0
 _LONGEST_FOLDER = 50
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """The program, what it is to know, and whether everything goes through it."""
+    """The program, what it is to know, and whether everything goes through it; while it is used,
+    the folder of its sockets."""
 
     program: str
     env: Mapping[str, str]
     shared: bool
+    folder: str = ""
+
+    def through(self, edge: str, events: str) -> tuple[str, ...]:
+        """What goes before the compiler's command of an edge. `events` is where it notes what it
+        found."""
+        child = str(child_script("through_cache"))
+        return (sys.executable, "-I", "-S", child, self.folder, events, edge, self.program)
 
     def takes(self, one: Compile) -> bool:
         return self.shared or one.role == "nvcc"
@@ -67,11 +73,8 @@ def find_cache(host: Host, wanted: str, folder: Path, site: Path) -> Cache | Non
     if not program:
         return None
     store = {"SCCACHE_DIR": str(folder)} if wanted == AUTO else _store(wanted)
-    # A server of our own: another user's, or another build's, has another store.
-    socket = hashlib.sha256(f"{site}{wanted}".encode()).hexdigest()[:16]
     own = {
-        "SCCACHE_SERVER_UDS": f"{_short_folder()}/deepbuild-{socket}.sock",
-        "SCCACHE_IDLE_TIMEOUT": "120",
+        "SCCACHE_IDLE_TIMEOUT": "0",
         "SCCACHE_BASEDIRS": str(site),
         "SCCACHE_CACHE_SIZE": "20G",
     }
@@ -102,33 +105,33 @@ def _store(wanted: str) -> dict[str, str]:
 
 @contextmanager
 def serving(
-    cache: Cache | None, host: Host, passed_on: Mapping[str, str], note: Callable[[str], None]
+    cache: Cache | None, host: Host, env: Mapping[str, str], note: Callable[[str], None]
 ) -> Iterator[Cache | None]:
-    """Run the cache's server for a while. One that does not start is told, and done without."""
+    """Make ready what the cache's servers need: each edge has its own. A cache that cannot be used
+    is told, and done without."""
     if cache is None:
         yield None
         return
-    # It makes a socket in TMPDIR as well, and a socket's path has to be short.
-    env = {**passed_on, "TMPDIR": _short_folder(), **cache.env}
-    call = ["env", *(f"{name}={value}" for name, value in env.items())]
-    host.run([*call, cache.program, "--stop-server"], timeout=_SECONDS)  # one that was left
-    started = host.run([*call, cache.program, "--start-server"], timeout=_SECONDS)
-    if not started.ok:
-        note(f"no compiler cache: {last_line(replace(started, stdout=''))}")
-        yield None
-        return
+    folder = tempfile.mkdtemp(prefix="deepbuild-", dir=_short_folder())
     try:
-        yield cache
+        ready = replace(cache, folder=folder)
+        error = _unusable(ready, host, env)
+        if error:
+            note(f"no compiler cache: {error}")
+        yield None if error else ready
     finally:
-        host.run([*call, cache.program, "--stop-server"], timeout=_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def hits(cache: Cache, host: Host) -> tuple[int, int]:
-    """What the server found, and what it did not find, since it was started."""
-    call = ["env", *(f"{name}={value}" for name, value in cache.env.items())]
-    done = host.run([*call, cache.program, "--show-stats", "--stats-format=json"])
+def _unusable(cache: Cache, host: Host, env: Mapping[str, str]) -> str:
+    """Why it cannot be used: its folder cannot be written, or no server starts."""
+    kept = cache.env.get("SCCACHE_DIR")
     try:
-        stats: Any = json.loads(done.stdout)["stats"]
-        return tuple(sum(stats[name]["counts"].values()) for name in ("cache_hits", "cache_misses"))
-    except (ValueError, KeyError, TypeError):
-        return 0, 0
+        if kept:
+            Path(kept).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=kept).close()
+    except OSError as error:
+        return f"{kept}: {error.strerror}"
+    asked = ["env", *(f"{name}={value}" for name, value in {**env, **cache.env}.items())]
+    done = host.run([*asked, *cache.through("try", "/dev/null")], timeout=_SECONDS)
+    return "" if done.ok else last_line(done)

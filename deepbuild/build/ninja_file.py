@@ -18,6 +18,7 @@ from ninja import ninja_syntax
 from deepbuild.build.cache import Cache
 from deepbuild.build.graph import Compile, Graph
 from deepbuild.build.precompiled import HEADER, MEMORY, Precompiled
+from deepbuild.build.progress import EVENTS
 from deepbuild.costs import Cost, File
 from deepbuild.host import child_script, write_atomically
 from deepbuild.toolkit import write_program
@@ -101,7 +102,7 @@ def _order_of(
     one: Compile, memory: int, header: Precompiled | None, cache: Cache | None, threads: int
 ) -> Order:
     """`threads` are nvcc's own: it can make the code of several arches at once."""
-    through = [cache.program] if cache and cache.takes(one) else []
+    through = cache.through(one.id, EVENTS) if cache and cache.takes(one) else ()
     # The option has gcc note the headers that are in it as well: they are read all the same.
     included = ["-fpch-deps", "-include", header.plain] if header else []
     program, *words = one.argv

@@ -12,9 +12,12 @@ import msgspec
 
 from deepbuild.costs import duration
 
+EVENTS = "events.jsonl"
+
 
 class Event(msgspec.Struct, frozen=True):
-    """One line of what edges note. `time` is of the monotonic clock, `peak` bytes of memory."""
+    """One line of what edges note. `time` is of the monotonic clock, `peak` bytes of memory; `hits`
+    and `misses` are parts that a compiler cache had and had not."""
 
     event: str
     id: str
@@ -25,6 +28,8 @@ class Event(msgspec.Struct, frozen=True):
     seconds: float = 0
     peak: int = 0
     error: str = ""
+    hits: int = 0
+    misses: int = 0
 
 
 @dataclass
@@ -67,11 +72,14 @@ class Progress:
     def _take(self, event: Event) -> None:
         if event.event == "start":
             self._running[event.id] = event
-            return
-        self._running.pop(event.id, None)
-        if event.event == "killed":
+        elif event.event == "killed":
+            self._running.pop(event.id, None)
             self.say(f"{event.source} was killed after {event.seconds:.0f} s: once more, alone")
-            return
+        elif event.event == "end":
+            self._end(event)
+
+    def _end(self, event: Event) -> None:
+        self._running.pop(event.id, None)
         self.ended[event.id] = event
         word = f" FAILED: {event.error}" if event.code else ""
         count = f"[{len(self.ended)}/{len(self.expected)}]"

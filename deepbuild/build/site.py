@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from deepbuild.build.graph import Places, Surroundings, Tools
+from deepbuild.build.progress import EVENTS
 from deepbuild.build.workspace import Workspace
 from deepbuild.host import FileId, Host
 from deepbuild.model import BuildPlan, PlannedCompiler
@@ -36,7 +37,7 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def events(self) -> Path:
-        return self.folder / "events.jsonl"
+        return self.folder / EVENTS
 
 
 def site_of(plan: BuildPlan, sites: Path) -> Site:

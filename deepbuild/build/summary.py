@@ -1,21 +1,48 @@
-"""What a build was like: its slowest files, and what would have made it faster."""
+"""What a build was like: its slowest files, what would have made it faster, what to remember."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from deepbuild.build.graph import Graph
 from deepbuild.build.progress import Event
-from deepbuild.costs import duration
+from deepbuild.costs import Cost, File, duration
 
 _SHOWN = 3
 _WORTH_IT = 10.0  # seconds
 
 
 def summarize(events: Sequence[Event], jobs: int) -> list[str]:
-    """Lines for a person; none where little was done."""
+    """Lines for a person."""
     ended = [event for event in events if event.event == "end"]
-    if not ended:
+    return [*_cached(events), *(_slowest(ended, jobs) if ended else [])]
+
+
+def measured(graph: Graph, events: Sequence[Event]) -> Iterator[tuple[File, Cost]]:
+    """What was compiled here, all of it: what a cache had says nothing of the work."""
+    found = {each.id for each in events if each.hits}
+    files = {one.id: one.file for one in graph.compiles if one.id not in found}
+    for each in events:
+        if each.event == "end" and not each.code and each.id in files:
+            yield files[each.id], Cost(round(each.seconds, 1), each.peak)
+
+
+def _cached(events: Sequence[Event]) -> list[str]:
+    """What a compiler cache did, and whether it did not work."""
+    noted = [event for event in events if event.event == "cache"]
+    if not noted:
         return []
+    hits, misses = sum(event.hits for event in noted), sum(event.misses for event in noted)
+    lines = [f"compiler cache: {hits} parts found, {misses} new"]
+    errors = [event.error for event in noted if event.error]
+    if errors:
+        made = f"for {len(errors)} files (made without it): {errors[0]}"
+        lines.append(f"the compiler cache failed {made}")
+    return lines
+
+
+def _slowest(ended: Sequence[Event], jobs: int) -> list[str]:
+    """None where little was done."""
     wall = max(e.time for e in ended) - min(e.time - e.seconds for e in ended)
     if wall < _WORTH_IT:
         return []

@@ -35,7 +35,7 @@ def bars_of(events: Iterable[Event]) -> list[Bar]:
     origin = min(event.time - event.seconds for event in told)
     free: list[float] = []
     bars = []
-    ended = [event for event in told if event.event != "start"]
+    ended = [event for event in told if event.event in {"end", "killed"}]
     for event in sorted(ended, key=lambda each: each.time - each.seconds):
         start, end = event.time - event.seconds - origin, event.time - origin
         lane = next((i for i, until in enumerate(free) if until <= start + 1e-3), len(free))

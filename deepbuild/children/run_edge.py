@@ -148,15 +148,19 @@ def memory_of(pids: List[int]) -> int:
     return total
 
 
-def watched(process: "subprocess.Popen[bytes]", ticket: Ticket) -> bytes:
-    """What a program says until its end. It is killed if it outgrows the memory that there is
-    while others need theirs: it will run again, alone."""
+def watched(process: "subprocess.Popen[bytes]", ticket: Ticket) -> Tuple[bytes, int]:
+    """What a program says until its end, and the most memory that it and those below it took. It
+    is killed if it outgrows the memory that there is while others need theirs: it will run again,
+    alone."""
+    most = 0
     while True:
         try:
-            return process.communicate(timeout=LOOK)[0]
+            return process.communicate(timeout=LOOK)[0], most
         except subprocess.TimeoutExpired:
             pids = family(process.pid)
-            if not ticket.grown(memory_of(pids)):
+            taken = memory_of(pids)
+            most = max(most, taken)
+            if not ticket.grown(taken):
                 for pid in pids:
                     with suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
@@ -176,7 +180,7 @@ def run(edge: Dict[str, Any], limits: Dict[str, Any], memory: int) -> Tuple[Dict
     """Run it; how it ended, as the end of an event, and what it said."""
     with admitted(limits["tickets"], memory, limits["memory"]) as ticket:
         note(limits, {"event": "start", "id": edge["id"], "source": edge["source"]})
-        started = time.monotonic()
+        started, most = time.monotonic(), 0
         try:
             process = subprocess.Popen(
                 edge["argv"],
@@ -184,13 +188,14 @@ def run(edge: Dict[str, Any], limits: Dict[str, Any], memory: int) -> Tuple[Dict
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-            text = watched(process, ticket).decode("utf-8", "replace")
+            said, most = watched(process, ticket)
+            text = said.decode("utf-8", "replace")
             code = process.returncode
         except OSError as error:
             code, text = 127, "error: %s: %s\n" % (edge["argv"][0], error)
         seconds = time.monotonic() - started
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        return {"code": code, "seconds": seconds, "peak": peak}, text
+        return {"code": code, "seconds": seconds, "peak": max(peak, most)}, text
 
 
 def was_killed(code: int, text: str) -> bool:
