@@ -96,12 +96,12 @@ def main() -> None:
     for name in ("--python", "--arch", "--ops"):
         parser.add_argument(name, required=True)
     parser.add_argument("--deepspeed", default="0.19.8")
-    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=8, help="MAX_JOBS of stock")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="against-stock-"))
     plan_file = folder / "plan.json"
     asked = ["--python", given.python, "--arch", given.arch, "--ops", given.ops]
-    asked += ["--deepspeed", given.deepspeed, "--jobs", str(given.jobs), "-o", str(plan_file)]
+    asked += ["--deepspeed", given.deepspeed, "-o", str(plan_file)]
     env = dict(os.environ, DEEPBUILD_CACHE_DIR=str(folder / "cache"))
     command = [sys.executable, "-m", "deepbuild", "plan", *asked]
     subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
