@@ -17,6 +17,7 @@ from deepbuild import codec
 from deepbuild.build.cache import AUTO, find_cache, serving
 from deepbuild.build.engine import Failure, Limits, Run, run_graph
 from deepbuild.build.graph import make_graph
+from deepbuild.build.jobserver import knows_jobserver
 from deepbuild.build.load import prove_loading
 from deepbuild.build.pack import pack, put_libraries
 from deepbuild.build.progress import Event, read_events
@@ -180,10 +181,12 @@ def _make_libraries(
         gcc = plan.compiler.family == "gcc"
         costs = Costs(place.sites / "costs.json")
         cache = find_cache(place.host, place.cache, place.sites / "sccache", site.folder)
+        jobserver = plan.toolkit is not None and knows_jobserver(place.host, plan.toolkit.nvcc)
         cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
         try:
             with serving(cache, place.host, env, tell.note) as served:
-                run = Run(Limits(plan.jobs, place.memory), costs.of, env, work.log, served, gcc)
+                limits = Limits(plan.jobs, place.memory)
+                run = Run(limits, costs.of, env, work.log, served, gcc, jobserver)
                 failures = run_graph(site, graph, run, tell)
         finally:  # also of one that was stopped: the next one knows more
             events = read_events(site.events)

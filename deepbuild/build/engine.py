@@ -17,6 +17,7 @@ import msgspec
 
 from deepbuild.build.cache import Cache
 from deepbuild.build.graph import Compile, Graph, Link
+from deepbuild.build.jobserver import serving_jobs
 from deepbuild.build.ninja_file import Costs, write_ninja
 from deepbuild.build.precompiled import LEAST_USERS, SECONDS, Precompiled, share_headers
 from deepbuild.build.progress import Event, Progress
@@ -45,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Run(msgspec.Struct, frozen=True):
     """How a graph is to be run: `env` is the compilers' whole environment, `gcc` tells whether
-    the host compiler is one, by whatever name."""
+    the host compiler is one, by whatever name, `jobserver` whether this nvcc knows one."""
 
     limits: Limits
     costs: Costs
@@ -53,6 +54,7 @@ class Run(msgspec.Struct, frozen=True):
     log: Path
     cache: Cache | None = None
     gcc: bool = True
+    jobserver: bool = False
 
 
 def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failure, ...]:
@@ -74,10 +76,14 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
         lambda: session_memory(session[0]) if session else 0,
     )
     hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(os.getpid()), ".running"]
-    with run.log.open("a", encoding="utf-8") as log, _followed(progress):
+    with (
+        run.log.open("a", encoding="utf-8") as log,
+        _followed(progress),
+        serving_jobs(site.folder / "jobs", run.limits.jobs) as makeflags,
+    ):
         code = stream(
-            [*hold, ninja_program(), "-k", "0", "-j", str(run.limits.jobs)],
-            env={**run.env, **(run.cache.env if run.cache else {})},
+            [*hold, ninja_program(), "-k", "0"],
+            env={**run.env, **(run.cache.env if run.cache else {}), "MAKEFLAGS": makeflags},
             cwd=site.folder,
             on_line=lambda line: print(line, file=log, flush=True),
             on_start=session.append,
@@ -91,12 +97,12 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
 def _lay_out(site: Site, graph: Graph, run: Run) -> dict[str, float]:
     """Write the graph down; the edges that are to be run, with the seconds that they may take."""
     write = functools.partial(write_ninja, site.folder, graph, run.costs)
-    write(cache=run.cache, jobs=run.limits.jobs)
+    write(cache=run.cache, jobs=run.limits.jobs, jobserver=run.jobserver)
     stale = _to_do(site)
     everything_cached = run.cache is not None and run.cache.shared
     headers = _headers(graph, stale) if run.gcc and not everything_cached else []
     if headers:
-        write(headers, cache=run.cache, jobs=run.limits.jobs)
+        write(headers, cache=run.cache, jobs=run.limits.jobs, jobserver=run.jobserver)
         stale = _to_do(site)
     expected = {each.id: run.costs(each.file).seconds for each in graph.compiles}
     expected |= {each.id: 1.0 for each in graph.links}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from ninja import ninja_syntax
 
 from deepbuild.build.cache import Cache
@@ -46,6 +47,7 @@ def write_ninja(
     *,
     cache: Cache | None = None,
     jobs: int = 1,
+    jobserver: bool = False,
 ) -> None:
     """Write `build.ninja`, and what each edge runs: `edges/ID.json`.
 
@@ -55,6 +57,7 @@ def write_ninja(
             again for its sake.
         cache: a compiler cache to compile through.
         jobs: how many are run at once.
+        jobserver: whether nvcc's own threads can be among them.
     """
     for name in ("objects", "libraries", "headers"):
         (site / name).mkdir(exist_ok=True)
@@ -73,7 +76,8 @@ def write_ninja(
         header, threads = header_of.get(one.id), 1
         if cache is None and by_cost[one.id].seconds > share / 2:  # all may wait for it
             threads = min(jobs, max(1, len(one.file.codes)))
-        _write_order(site, _order_of(one, by_cost[one.id].peak, header, cache, threads))
+        order = _order_of(one, by_cost[one.id].peak, header, cache)
+        _write_order(site, _threaded(order, threads, jobserver) if threads > 1 else order)
         before, inputs = [header.output] if header else [], [f"tree/{one.source}"]
         variables = {"id": one.id}
         writer.build([one.object], "compile", inputs, order_only=before, variables=variables)
@@ -98,19 +102,20 @@ def _write_header(writer: Any, site: Path, header: Precompiled) -> None:
     writer.build([header.output], "compile", [header.plain], variables={"id": header.id})
 
 
-def _order_of(
-    one: Compile, memory: int, header: Precompiled | None, cache: Cache | None, threads: int
-) -> Order:
-    """`threads` are nvcc's own: it can make the code of several arches at once."""
+def _order_of(one: Compile, memory: int, header: Precompiled | None, cache: Cache | None) -> Order:
     through = cache.through(one.id, EVENTS) if cache and cache.takes(one) else ()
     # The option has gcc note the headers that are in it as well: they are read all the same.
     included = ["-fpch-deps", "-include", header.plain] if header else []
     program, *words = one.argv
-    if threads > 1:
-        words = [word for word in words if not word.startswith("--threads=")]
-        words.append(f"--threads={threads}")
     argv = [*through, program, *included, *words, "-o", one.object, *_noting(one.object)]
-    return Order(one.id, one.source, tuple(argv), memory * threads, one.ops)
+    return Order(one.id, one.source, tuple(argv), memory, one.ops)
+
+
+def _threaded(order: Order, threads: int, jobserver: bool) -> Order:
+    """nvcc can make the code of several arches at once."""
+    words = [word for word in order.argv if not word.startswith("--threads=")]
+    words += [f"--threads={threads}", *(["--jobserver"] if jobserver else [])]
+    return replace(order, argv=tuple(words), memory=order.memory * threads)
 
 
 def _noting(output: str) -> list[str]:

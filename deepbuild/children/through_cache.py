@@ -124,7 +124,9 @@ def note(events: str, event: Dict[str, Any]) -> None:
 def main() -> int:
     folder, events, edge, sccache, argv = *sys.argv[1:5], sys.argv[5:]
     path = os.path.join(folder, "%d" % os.getpid())
-    code, said, found = through(sccache, argv, dict(os.environ, SCCACHE_SERVER_UDS=path))
+    env = dict(os.environ, SCCACHE_SERVER_UDS=path)
+    env.pop("MAKEFLAGS", None)  # it would take jobs for itself
+    code, said, found = through(sccache, argv, env)
     with suppress(OSError):
         os.unlink(path)
     note(events, dict(found, event="cache", id=edge, source=""))
