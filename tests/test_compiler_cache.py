@@ -34,7 +34,7 @@ def host(*programs: str) -> FakeHost:
 
 
 def found(wanted: str, machine: FakeHost) -> Cache | None:
-    return find_cache(machine, wanted, Path("/cache/sccache"), Path("/cache/sites/x"))
+    return find_cache(machine, wanted, Path("/cache/sccache"), "/cache/sites/x")
 
 
 def test_without_sccache_there_is_none_unless_one_is_asked_for():

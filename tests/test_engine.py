@@ -23,10 +23,10 @@ from deepbuild.build.engine import Limits, Run, run_graph
 from deepbuild.build.graph import Command, Graph, Link, Places, Surroundings, Tools, make_graph
 from deepbuild.build.precompiled import HEADER
 from deepbuild.build.progress import Event, read_events
-from deepbuild.build.site import Site, names_extension, settle_times
+from deepbuild.build.site import Site, names_extension, rooted, settle_times
 from deepbuild.costs import Cost
 from deepbuild.errors import BuildError
-from deepbuild.host import child_script
+from deepbuild.host import LocalHost, child_script
 from deepbuild.model import FlagPolicy
 
 FILES = {
@@ -49,8 +49,8 @@ class Toy:
     told: Told = field(default_factory=Told)
 
     def __post_init__(self) -> None:
-        self.site = Site(self.root)
-        self.site.folder.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.site = rooted(Site(self.root), LocalHost())
         write_tree(self.site.tree, self.files)
 
     def graph(self, *ops: str, link: str = "-Wl,--no-undefined", flags: str = "-O1") -> Graph:
@@ -64,9 +64,10 @@ class Toy:
             words = ("-shared", f"{op}.o", *link.split(), "-o", f"{op}.so")
             commands.append(Command(op, "link", role, words, "/plan/tree"))
         tools = Tools({"gcc": self.cc, "g++": self.cxx}, "")
-        places = Places("/plan", str(self.root))
+        places = Places("/plan", self.site.seen)
         policy = FlagPolicy((), "", False)
-        around = Surroundings(tools, policy, places, names_extension(self.site.tree))
+        renamed = ((f"{self.site.seen}/tree/", "toy/"),)
+        around = Surroundings(tools, policy, places, names_extension(self.site.tree), renamed)
         return make_graph(commands, around)
 
     def run(self, graph: Graph, jobs: int = 2):

@@ -201,7 +201,7 @@ def test_link_is_of_the_objects_in_the_site():
     (link,) = (found := graph(compiled("a", "x.cpp"), linked("a", "x.cpp"))).links
     (one,) = found.compiles
     assert link.objects == (one.object,)
-    assert link.argv == ("/opt/g++", "-shared", f"/site/{one.object}", "-lc10")
+    assert link.argv == ("/opt/g++", "-shared", f"/site/{one.object}", "-lc10", "-s")
     assert (link.op, link.library) == ("a", "build/lib/a_op.so")
     assert link.output == f"libraries/a_op.so.{link.id}"
 

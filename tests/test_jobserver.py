@@ -12,6 +12,7 @@ from test_engine import Toy
 from deepbuild.build.graph import Compile, Graph
 from deepbuild.build.jobserver import knows_jobserver, serving_jobs
 from deepbuild.build.ninja_file import write_ninja
+from deepbuild.build.site import Site
 from deepbuild.costs import Cost
 from deepbuild.host import Completed
 
@@ -58,7 +59,7 @@ def test_threads_of_the_longest_kernel_are_among_the_jobs(tmp_path, jobs, jobser
     words = ("nvcc", "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90")
     one = Compile("k", "nvcc", "k.cu", (*words, "--threads=1", "-c", "k.cu"), ("a",))
     graph = Graph((one,), ())
-    write_ninja(tmp_path, graph, lambda _: Cost(60.0, 2**30), jobs=jobs, jobserver=jobserver)
+    write_ninja(Site(tmp_path), graph, lambda _: Cost(60.0, 2**30), jobs=jobs, jobserver=jobserver)
     order = json.loads((tmp_path / "edges/k.json").read_text())
     told = [word for word in order["argv"] if word.startswith(("--threads", "--jobserver"))]
     assert told == (added or ["--threads=1"])

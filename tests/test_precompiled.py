@@ -11,6 +11,7 @@ from toys import write_tree
 from deepbuild.build.graph import Compile, Graph
 from deepbuild.build.ninja_file import write_ninja
 from deepbuild.build.precompiled import HEADER, includes_torch, share_headers
+from deepbuild.build.site import Site
 from deepbuild.costs import Cost
 from deepbuild.host import LocalHost
 
@@ -277,12 +278,12 @@ def objects_of(root, compiles) -> dict[str, bytes]:
 def test_object_is_the_same_with_the_header_as_without(site):
     root, compiles = site
     graph, costs = Graph(tuple(compiles), ()), lambda _: Cost(1.0, 1)
-    write_ninja(root, graph, costs)
+    write_ninja(Site(root), graph, costs)
     for one in compiles:
         assert ".gch" not in run_edge(root, one.id, "-H").stderr
     plain = objects_of(root, compiles)
     (header,) = share_headers(compiles, LocalHost().read_text, 4)
-    write_ninja(root, graph, costs, [header])
+    write_ninja(Site(root), graph, costs, [header])
     run_edge(root, header.id)
     for one in compiles:
         (root / one.object).unlink()
@@ -295,7 +296,7 @@ def test_object_is_the_same_with_the_header_as_without(site):
 def test_users_wait_for_their_header(site):
     root, compiles = site
     (header,) = share_headers(compiles, lambda p: PLAIN if "/tree/" in p else None, 4)
-    write_ninja(root, Graph(tuple(compiles), ()), lambda _: Cost(1.0, 1), [header])
+    write_ninja(Site(root), Graph(tuple(compiles), ()), lambda _: Cost(1.0, 1), [header])
     text = (root / "build.ninja").read_text().replace("$\n", "")
     lines = [line.split() for line in text.splitlines() if line.startswith("build objects/")]
     assert len(lines) == 5

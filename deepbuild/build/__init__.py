@@ -23,7 +23,7 @@ from deepbuild.build.pack import pack, put_libraries
 from deepbuild.build.progress import Event, read_events
 from deepbuild.build.prove import prove
 from deepbuild.build.recording import Recording, record
-from deepbuild.build.site import lay_out_site, site_of, surroundings
+from deepbuild.build.site import lay_out_site, rooted, site_of, surroundings
 from deepbuild.build.summary import measured, summarize
 from deepbuild.build.timeline import write_timeline
 from deepbuild.build.workspace import Workspace, lay_out, locked
@@ -173,6 +173,7 @@ def _make_libraries(
     site = site_of(plan, place.sites)
     with locked(site.folder, tell.note, "compiles the same DeepSpeed with the same tools"):
         lay_out_site(site, plan, tree)
+        site = rooted(site, place.host)
         around = surroundings(site, work, plan, plan.compiler, place.host)
         graph = make_graph(recording.commands, around)
         env = work.environment(plan, place.outer)
@@ -180,7 +181,7 @@ def _make_libraries(
         env["LC_ALL"] = "C"  # what a compiler says is read here
         gcc = plan.compiler.family == "gcc"
         costs = Costs(place.sites / "costs.json")
-        cache = find_cache(place.host, place.cache, place.sites / "sccache", site.folder)
+        cache = find_cache(place.host, place.cache, place.sites / "sccache", site.seen)
         jobserver = plan.toolkit is not None and knows_jobserver(place.host, plan.toolkit.nvcc)
         cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
         try:

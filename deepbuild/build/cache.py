@@ -48,7 +48,7 @@ class Cache(msgspec.Struct, frozen=True):
         return self.shared or one.role == "nvcc"
 
 
-def find_cache(host: Host, wanted: str, folder: Path, site: Path) -> Cache | None:
+def find_cache(host: Host, wanted: str, folder: Path, site: str) -> Cache | None:
     """The cache that was asked for.
 
     Args:

@@ -82,7 +82,7 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
         serving_jobs(site.folder / "jobs", run.limits.jobs) as makeflags,
     ):
         code = stream(
-            [*hold, ninja_program(), "-k", "0"],
+            site.inside([*hold, ninja_program(), "-k", "0"]),
             env={**run.env, **(run.cache.env if run.cache else {}), "MAKEFLAGS": makeflags},
             cwd=site.folder,
             on_line=lambda line: print(line, file=log, flush=True),
@@ -96,11 +96,11 @@ def run_graph(site: Site, graph: Graph, run: Run, tell: Telling) -> tuple[Failur
 
 def _lay_out(site: Site, graph: Graph, run: Run) -> dict[str, float]:
     """Write the graph down; the edges that are to be run, with the seconds that they may take."""
-    write = functools.partial(write_ninja, site.folder, graph, run.costs)
+    write = functools.partial(write_ninja, site, graph, run.costs)
     write(cache=run.cache, jobs=run.limits.jobs, jobserver=run.jobserver)
     stale = _to_do(site)
     everything_cached = run.cache is not None and run.cache.shared
-    headers = _headers(graph, stale) if run.gcc and not everything_cached else []
+    headers = _headers(graph, stale, site) if run.gcc and not everything_cached else []
     if headers:
         write(headers, cache=run.cache, jobs=run.limits.jobs, jobserver=run.jobserver)
         stale = _to_do(site)
@@ -110,10 +110,10 @@ def _lay_out(site: Site, graph: Graph, run: Run) -> dict[str, float]:
     return {key: expected[key] for key in stale if key in expected}
 
 
-def _headers(graph: Graph, stale: Collection[str]) -> list[Precompiled]:
+def _headers(graph: Graph, stale: Collection[str], site: Site) -> list[Precompiled]:
     """What to precompile for the files that are to be compiled."""
     files = [each for each in graph.compiles if each.id in stale]
-    read = functools.cache(LocalHost().read_text)
+    read = functools.cache(lambda path: LocalHost().read_text(site.outside(path)))
     return share_headers(files, read, LEAST_USERS)
 
 
@@ -128,7 +128,8 @@ def _reset(site: Site, limits: Limits) -> None:
 
 def _to_do(site: Site) -> list[str]:
     """The ids of what ninja would run."""
-    done = LocalHost().run([ninja_program(), "-C", str(site.folder), "-n", "-v"], timeout=600)
+    asked = site.inside([ninja_program(), "-C", site.seen, "-n", "-v"])
+    done = LocalHost().run(asked, timeout=600)
     lines = [line for line in done.stdout.splitlines() if "./run-edge " in line]
     return [Path(line.split()[-2]).stem for line in lines]
 
@@ -149,12 +150,12 @@ def _failures(graph: Graph, ended: Mapping[str, Event], site: Site) -> Iterator[
         if event is None or not event.code:
             continue
         ops = edge.ops if isinstance(edge, Compile) else (edge.op,)
-        again = shlex.join([*edge.argv, "-o", "/tmp/out"])
+        again = shlex.join([*map(site.outside, edge.argv), "-o", "/tmp/out"])
         command = f"cd {shlex.quote(str(site.folder))} && {again}"
         for op in ops:
             if op not in seen:
                 seen.add(op)
-                error = event.error.replace(f"{site.tree}/", "")
+                error = event.error.replace(f"{site.seen}/tree/", "")
                 yield Failure(op, event.source, error, command)
 
 

@@ -33,6 +33,16 @@ def host_flags(argv: Sequence[str], policy: FlagPolicy) -> list[str]:
     return out
 
 
+def link_flags(argv: Sequence[str], policy: FlagPolicy) -> list[str]:
+    """A link; what only a debugger reads is left out unless planned. nvcc's temporary files, whose
+    names differ each time, are named there as well.
+
+    >>> link_flags(["-shared", "-g", "a.o"], FlagPolicy((), "", False))
+    ['-shared', 'a.o', '-s']
+    """
+    return [*host_flags(argv, policy), *([] if policy.debug_info else ["-s"])]
+
+
 def nvcc_flags(argv: Sequence[str], policy: FlagPolicy, cxx: str) -> list[str]:
     """An nvcc compile with the planned host compiler, and the host flags passed on rewritten.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from deepbuild.build.flags import host_flags, nvcc_flags
+from deepbuild.build.flags import host_flags, link_flags, nvcc_flags
 from deepbuild.costs import File
 from deepbuild.model import FlagPolicy
 
@@ -101,12 +101,14 @@ class Places(msgspec.Struct, frozen=True):
 
 class Surroundings(msgspec.Struct, frozen=True):
     """`names_extension` tells whether a source reads the name of the op that it is built for: one
-    that does not is compiled once for all ops."""
+    that does not is compiled once for all ops. `renamed` are beginnings of paths, and what a
+    library says instead."""
 
     tools: Tools
     policy: FlagPolicy
     places: Places
     names_extension: Callable[[str], bool]
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 def make_graph(commands: Iterable[Command], around: Surroundings) -> Graph:
@@ -134,10 +136,12 @@ def _compile(command: Command, around: Surroundings) -> Compile:
     relative = posixpath.relpath(_absolute(source, command.cwd), f"{around.places.recorded}/tree")
     if not around.names_extension(relative):
         flags = [word for word in flags if not word.startswith(_EXTENSION_NAME)]
+    renamed = [f"-ffile-prefix-map={old}={new}" for old, new in around.renamed]
     if command.role == "nvcc":
         flags = nvcc_flags(flags, around.policy, around.tools.cxx)
+        flags += [word for each in renamed for word in ("-Xcompiler", each)]
     else:
-        flags = host_flags(flags, around.policy)
+        flags = host_flags(flags, around.policy) + renamed
     file = f"{around.places.site}/tree/{relative}"
     program = around.tools.programs[command.role]
     argv = (program, *map(around.places.moved, flags), "-c", file)
@@ -154,7 +158,7 @@ def _link(
     library = _output(command.argv)
     objects, argv = [], [around.tools.programs[command.role]]
     words = _whole_paths(_without_output(command.argv), command.cwd)
-    for word in host_flags(words, around.policy):
+    for word in link_flags(words, around.policy):
         key = made.get((command.op, _absolute(word, command.cwd)), "")
         if key:
             objects.append(compiles[key].object)

@@ -20,6 +20,7 @@ from deepbuild.build.cache import Cache
 from deepbuild.build.graph import Compile, Graph
 from deepbuild.build.precompiled import HEADER, MEMORY, Precompiled
 from deepbuild.build.progress import EVENTS
+from deepbuild.build.site import Site
 from deepbuild.costs import Cost, File
 from deepbuild.host import child_script, write_atomically
 from deepbuild.toolkit import write_program
@@ -40,7 +41,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def write_ninja(
-    site: Path,
+    where: Site,
     graph: Graph,
     costs: Costs,
     headers: Sequence[Precompiled] = (),
@@ -59,6 +60,7 @@ def write_ninja(
         jobs: how many are run at once.
         jobserver: whether nvcc's own threads can be among them.
     """
+    site = where.folder
     for name in ("objects", "libraries", "headers"):
         (site / name).mkdir(exist_ok=True)
     shutil.rmtree(site / "edges", ignore_errors=True)
@@ -88,7 +90,7 @@ def write_ninja(
         _write_order(site, Order(link.id, link.op, argv, 0, (link.op,)))
         writer.build([link.output], "link", list(link.objects), variables={"id": link.id})
     write_atomically(site / "build.ninja", text.getvalue())
-    database = [_entry(site, one) for one in graph.compiles]
+    database = [_entry(where, one) for one in graph.compiles]
     write_atomically(site / "compile_commands.json", json.dumps(database, indent=1))
 
 
@@ -136,7 +138,8 @@ def _write_order(site: Path, order: Order) -> None:
     (site / "edges" / f"{order.id}.json").write_bytes(msgspec.json.encode(order))
 
 
-def _entry(site: Path, one: Compile) -> Mapping[str, Any]:
+def _entry(site: Site, one: Compile) -> Mapping[str, Any]:
     """One file in a compilation database, as editors read it."""
-    file, output = f"{site}/tree/{one.source}", f"{site}/{one.object}"
-    return {"directory": str(site), "file": file, "output": output, "arguments": list(one.argv)}
+    folder, argv = str(site.folder), [site.outside(word) for word in one.argv]
+    file, output = f"{folder}/tree/{one.source}", f"{folder}/{one.object}"
+    return {"directory": folder, "file": file, "output": output, "arguments": argv}

@@ -7,8 +7,9 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,20 +17,43 @@ import msgspec
 from deepbuild.build.graph import Places, Surroundings, Tools
 from deepbuild.build.progress import EVENTS
 from deepbuild.build.workspace import Workspace
-from deepbuild.host import FileId, Host
+from deepbuild.host import FileId, Host, child_script
 from deepbuild.model import BuildPlan, PlannedCompiler
+from deepbuild.probe.answers import last_line
 from deepbuild.probe.compilers import watched_by
 from deepbuild.probe.paths import identity_of
 from deepbuild.source import copy_tree
 from deepbuild.toolkit import link_extra, make_overlay
 
 _HEADER = re.compile(r"\.(h|hpp|hh|cuh|inl|inc)$")
+_ROOT = "/tmp/deepbuild-site"
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 _CUDA_PARTS = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
 
 
 class Site(msgspec.Struct, frozen=True):
+    """`root` is where all that runs in it sees it, the same for every cache and machine; "" where
+    that cannot be had, and `obstacle` says why."""
+
     folder: Path
+    root: str = ""
+    obstacle: str = ""
+
+    @property
+    def seen(self) -> str:
+        """The path that commands name."""
+        return self.root or str(self.folder)
+
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """A command, to be run in it."""
+        if not self.root:
+            return list(argv)
+        entering = str(child_script("at_root"))
+        return [sys.executable, "-I", "-S", entering, str(self.folder), self.root, *argv]
+
+    def outside(self, text: str) -> str:
+        """A text of what ran in it, for those who are not."""
+        return text.replace(f"{self.seen}/", f"{self.folder}/")
 
     @property
     def tree(self) -> Path:
@@ -46,6 +70,15 @@ def site_of(plan: BuildPlan, sites: Path) -> Site:
     parts += [plan.compiler, plan.extra]
     key = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
     return Site(sites / f"deepspeed-{plan.deepspeed.version}-{key}")
+
+
+def rooted(site: Site, host: Host) -> Site:
+    """The site, to be seen at the same path as every other, where this machine allows it."""
+    at = msgspec.structs.replace(site, root=_ROOT)
+    done = host.run(at.inside(["true"]))
+    if done.ok:
+        return at
+    return msgspec.structs.replace(site, obstacle=last_line(done))
 
 
 def lay_out_site(site: Site, plan: BuildPlan, tree: Path) -> None:
@@ -87,8 +120,24 @@ def surroundings(
     if plan.toolkit:
         programs["nvcc"] = plan.toolkit.nvcc
     tools = Tools(programs, _stamp(plan, compiler, host))
-    places = Places(str(work.folder), str(site.folder))
-    return Surroundings(tools, plan.flags, places, names_extension(site.tree))
+    places = Places(str(work.folder), site.seen)
+    renamed = renamed_paths(site, plan) if names_files(compiler) else ()
+    return Surroundings(tools, plan.flags, places, names_extension(site.tree), renamed)
+
+
+def renamed_paths(site: Site, plan: BuildPlan) -> tuple[tuple[str, str], ...]:
+    """What the paths in a library begin with, and what they begin with instead, the most special
+    one last: no library says where it was built."""
+    packages = str(Path(plan.torch.root).parent)
+    pairs = ((packages, "python"), (site.seen, "site"), (f"{site.seen}/tree", "deepspeed"))
+    # An option of nvcc for its host compiler cannot hold a comma, nor an old path an "=".
+    return tuple((f"{old}/", f"{new}/") for old, new in pairs if not set(old) & set(",= "))
+
+
+def names_files(compiler: PlannedCompiler) -> bool:
+    """Whether a compiler can rename files (-ffile-prefix-map: gcc 8, clang 10)."""
+    oldest = {"gcc": 8, "clang": 10}
+    return int(compiler.version.partition(".")[0]) >= oldest.get(compiler.family, 1000)
 
 
 def names_extension(tree: Path) -> Callable[[str], bool]:
