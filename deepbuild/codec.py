@@ -11,23 +11,26 @@ import msgspec
 from deepbuild.errors import UsageError
 from deepbuild.model import (
     MACHINE_SCHEMA,
+    MANIFEST_SCHEMA,
     PLAN_SCHEMA,
     VERIFICATION_SCHEMA,
     WHEEL_SCHEMA,
     BuildPlan,
     Machine,
+    Manifest,
     Verification,
     Wheel,
     replace,
 )
 
-Noun = TypeVar("Noun", Machine, BuildPlan, Wheel, Verification)
+Noun = TypeVar("Noun", Machine, BuildPlan, Wheel, Manifest, Verification)
 Any_ = TypeVar("Any_")
 
 SCHEMAS: dict[type, int] = {
     Machine: MACHINE_SCHEMA,
     BuildPlan: PLAN_SCHEMA,
     Wheel: WHEEL_SCHEMA,
+    Manifest: MANIFEST_SCHEMA,
     Verification: VERIFICATION_SCHEMA,
 }
 

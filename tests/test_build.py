@@ -384,7 +384,7 @@ def test_source_of_a_build_is_not_changed(built):
 
 def test_same_plan_again_takes_the_wheel_that_is_there(built, monkeypatch):
     site, plan, wheel = built
-    monkeypatch.setattr(building, "record", lambda *a, **k: pytest.fail("built again"))
+    monkeypatch.setattr(building, "make_libraries", lambda *a, **k: pytest.fail("built again"))
     other = replace(site.place, output=site.root / "elsewhere")
     again = build(plan, site.root / "source", other, site.told.telling)
     assert again == changed(wheel, path=str(site.root / "elsewhere" / plan.wheel))

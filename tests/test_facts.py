@@ -26,6 +26,7 @@ TABLES = {
     "packages": facts.package_rows,
     "optimizers": facts.optimizer_rows,
     "cuda_repositories": facts.cuda_repository_rows,
+    "manylinux": facts.manylinux_rows,
 }
 BY_TOOLKIT = {name: TABLES[name] for name in ("host_limits", "nvcc_archs", "drivers")}
 # Both sides of every release at which some row of the op tables begins or ends.
@@ -408,3 +409,24 @@ def test_repository_that_nobody_knows(asked):
 )
 def test_what_has_no_package_has_no_command(need, manager):
     assert facts.install_command(need, manager) is None
+
+
+# --- manylinux
+
+
+def test_newer_systems_have_all_that_older_ones_have():
+    for older, newer in pairwise(facts.manylinux_rows()):
+        assert Version(older.glibc) < Version(newer.glibc)
+        for family in ("glibcxx", "cxxabi", "gcc"):
+            assert Version(getattr(older, family)) <= Version(getattr(newer, family))
+
+
+@pytest.mark.parametrize("row", facts.manylinux_rows(), ids=lambda row: row.glibc)
+def test_what_a_system_has_is_enough_for_its_own_tag(row):
+    newest = {"GLIBC": row.glibc, "GLIBCXX": row.glibcxx, "CXXABI": row.cxxabi, "GCC": row.gcc}
+    assert Version(facts.oldest_glibc(newest)) <= Version(row.glibc)
+    assert facts.oldest_glibc({"GLIBC": row.glibc}) == row.glibc
+
+
+def test_symbols_of_other_libraries_decide_nothing():
+    assert facts.oldest_glibc({"LIBAIO": "99", "GLIBC": "2.17"}) == "2.17"

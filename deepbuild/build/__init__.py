@@ -8,51 +8,29 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from deepbuild import codec
-from deepbuild.build.cache import AUTO, find_cache, serving
-from deepbuild.build.engine import Failure, Limits, Run, run_graph
-from deepbuild.build.graph import make_graph
-from deepbuild.build.jobserver import knows_jobserver
+from deepbuild.build.engine import Failure
+from deepbuild.build.libraries import make_libraries
 from deepbuild.build.load import prove_loading
-from deepbuild.build.pack import pack, put_libraries
-from deepbuild.build.progress import Event, read_events
+from deepbuild.build.manifest import Making, make_manifest, torch_libraries
+from deepbuild.build.pack import pack
+from deepbuild.build.place import Job, Place
 from deepbuild.build.prove import prove
-from deepbuild.build.recording import Recording, record
-from deepbuild.build.site import lay_out_site, rooted, site_of, surroundings
-from deepbuild.build.summary import measured, summarize
-from deepbuild.build.timeline import write_timeline
 from deepbuild.build.workspace import Workspace, lay_out, locked
-from deepbuild.costs import Costs, duration
+from deepbuild.costs import duration
 from deepbuild.errors import BuildError, DeadlineError, PlanBlocked, UsageError
-from deepbuild.host import DeadlineReached, Host, deadline, write_atomically
+from deepbuild.host import DeadlineReached, deadline, write_atomically
 from deepbuild.model import BuildPlan, Wheel, replace
 from deepbuild.tell import Telling
-from deepbuild.wheel.contents import sha256_of
+from deepbuild.wheel.contents import MANIFEST, read_ops, sha256_of
+from deepbuild.wheel.platform import platform_tag
+from deepbuild.wheel.seal import retagged, seal
 
 __all__ = ["Place", "build", "finished", "require_unaltered", "require_unblocked"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a build works (kept, and used again by the next build of the same wheel), where its
-    wheel goes, where objects are kept, the user's environment, of which little is passed on, the
-    bytes of memory that compilers may fill, the seconds that it may take (0: any), where to
-    draw what ran when, and the compiler cache."""
-
-    work: Path
-    output: Path
-    sites: Path
-    outer: Mapping[str, str]
-    memory: int
-    host: Host
-    deadline: float = 0
-    timeline: Path | None = None
-    cache: str = AUTO
 
 
 def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
@@ -76,7 +54,7 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
         if kept:
             tell.note("this plan was built before: its wheel is taken as it is")
             return _deliver(kept, (), plan, place.output)
-        wheel, failures = _build_in(work, plan, tree, place, tell)
+        wheel, failures = _build_in(Job(plan, tree, place, work, tell))
         return _deliver(wheel, failures, plan, place.output)
 
 
@@ -125,14 +103,14 @@ def _require_writable(output: Path) -> None:
         ) from None
 
 
-def _build_in(
-    work: Workspace, plan: BuildPlan, tree: Path, place: Place, tell: Telling
-) -> tuple[Wheel, tuple[Failure, ...]]:
+def _build_in(job: Job) -> tuple[Wheel, tuple[Failure, ...]]:
+    work, plan = job.work, job.plan
     started = time.monotonic()
     work.result.unlink(missing_ok=True)
     work.log.unlink(missing_ok=True)
-    lay_out(work, plan, tree)
-    failures = _make_libraries(work, plan, tree, place, tell)
+    lay_out(work, plan, job.tree)
+    made = make_libraries(job)
+    failures = made.failures
     failed = tuple(dict.fromkeys(each.op for each in failures))
     if failed and len(failed) == len(plan.built_ops()):
         raise BuildError(
@@ -141,8 +119,8 @@ def _build_in(
             wanted="at least one op in the wheel",
             hint=_ways_on(failures, list(failed), str(work.log)),
         )
-    tell.note("packing the wheel, reading it back, and loading every op in it")
-    path = pack(work, plan, place.outer, failed)
+    job.tell.note("packing the wheel, reading it back, and loading every op in it")
+    path = _packed(job, made.making, failed)
     ops = prove(path, plan, failed)
     prove_loading(path, ops, plan, work.folder)
     wheel = Wheel(
@@ -161,63 +139,17 @@ def _build_in(
     return wheel, failures
 
 
-def _make_libraries(
-    work: Workspace, plan: BuildPlan, tree: Path, place: Place, tell: Telling
-) -> tuple[Failure, ...]:
-    """Put the library of every planned op where setup.py will look for it; why some are not."""
-    if plan.compiler is None:
-        return ()
-    tell.note("recording what DeepSpeed's setup.py would run")
-    recording = record(work, plan, place.outer)
-    refused = _refused(recording, plan)
-    site = site_of(plan, place.sites)
-    with locked(site.folder, tell.note, "compiles the same DeepSpeed with the same tools"):
-        lay_out_site(site, plan, tree)
-        site = rooted(site, place.host)
-        around = surroundings(site, work, plan, plan.compiler, place.host)
-        graph = make_graph(recording.commands, around)
-        env = work.environment(plan, place.outer)
-        env["PATH"] = env["PATH"].replace(f"{work.folder}/shims:", "")
-        env["LC_ALL"] = "C"  # what a compiler says is read here
-        gcc = plan.compiler.family == "gcc"
-        costs = Costs(place.sites / "costs.json")
-        cache = find_cache(place.host, place.cache, place.sites / "sccache", site.seen)
-        jobserver = plan.toolkit is not None and knows_jobserver(place.host, plan.toolkit.nvcc)
-        cache = cache if cache and any(map(cache.takes, graph.compiles)) else None
-        try:
-            with serving(cache, place.host, env, tell.note) as served:
-                limits = Limits(plan.jobs, place.memory)
-                run = Run(limits, costs.of, env, work.log, served, gcc, jobserver)
-                failures = run_graph(site, graph, run, tell)
-        finally:  # also of one that was stopped: the next one knows more
-            events = read_events(site.events)
-            costs.learn(measured(graph, events))
-            if place.timeline:
-                _draw(place.timeline, plan, events, tell)
-        for line in summarize(events, plan.jobs):
-            tell.note(line)
-        failed = {each.op for each in failures}
-        built = [link for link in graph.links if link.op not in failed]
-        put_libraries(work, site, built)
-    return (*refused, *failures)
-
-
-def _refused(recording: Recording, plan: BuildPlan) -> list[Failure]:
-    """The ops that were not recorded to their end: nothing would be linked of them."""
-    linked = {command.op for command in recording.commands if command.kind == "link"}
-    silent = "the tree's setup.py does not build it here, although it is asked to"
-    errors = {op.name: silent for op in plan.built_ops() if op.name not in linked}
-    return [Failure(op, "", error, "") for op, error in (errors | recording.failed).items()]
-
-
-def _draw(path: Path, plan: BuildPlan, events: Sequence[Event], tell: Telling) -> None:
-    """A picture that cannot be written is no reason to lose a wheel."""
-    try:
-        trace = write_timeline(path, f"deepbuild: {plan.wheel}", events)
-    except OSError as error:
-        tell.note(f"no timeline: {error}")
-    else:
-        tell.note(f"timeline: {path}, and for trace viewers {trace}")
+def _packed(job: Job, making: Making, failed: tuple[str, ...]) -> Path:
+    """The wheel, with what it says of itself."""
+    plan = job.plan
+    raw = pack(job.work, plan, job.place.outer, failed)
+    ops = read_ops(raw, {op.name: op.module for op in plan.built_ops() if op.name not in failed})
+    of_torch = torch_libraries(job.place.host, plan.torch.root)
+    manifest = make_manifest(plan, ops, failed, making, of_torch)
+    if manifest.platform != platform_tag(plan.wheel):
+        job.tell.note(f"tagged {manifest.platform}: {manifest.platform_reason}")
+    added = {MANIFEST: codec.dump(manifest).encode()}
+    return seal(raw, job.work.dist, manifest.platform, added)
 
 
 def finished(folder: Path, plan: BuildPlan) -> Wheel | None:
@@ -225,7 +157,8 @@ def finished(folder: Path, plan: BuildPlan) -> Wheel | None:
     work = Workspace(folder)
     with suppress(Exception):
         wheel = codec.load(work.result.read_bytes(), Wheel, str(work.result))
-        if Path(wheel.path).name == plan.wheel and sha256_of(Path(wheel.path)) == wheel.sha256:
+        name = retagged(Path(wheel.path).name, platform_tag(plan.wheel))
+        if name == plan.wheel and sha256_of(Path(wheel.path)) == wheel.sha256:
             return replace(wheel, plan=plan.id)
     return None
 

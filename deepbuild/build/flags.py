@@ -43,6 +43,20 @@ def link_flags(argv: Sequence[str], policy: FlagPolicy) -> list[str]:
     return [*host_flags(argv, policy), *([] if policy.debug_info else ["-s"])]
 
 
+def run_path(word: str, library: str, packages: str) -> str:
+    """Where a library looks for one of another package: from where it is itself, so that it finds
+    it in every environment.
+
+    >>> run_path("-Wl,-rpath,/packages/dskernels", "deepspeed/ops/a.so", "/packages")
+    '-Wl,-rpath,$ORIGIN/../../dskernels'
+    """
+    before, rpath, folder = word.partition("-rpath,")
+    if not rpath or not folder.startswith(f"{packages}/"):
+        return word
+    up = "../" * library.count("/")
+    return f"{before}{rpath}$ORIGIN/{up}{folder.removeprefix(f'{packages}/')}"
+
+
 def nvcc_flags(argv: Sequence[str], policy: FlagPolicy, cxx: str) -> list[str]:
     """An nvcc compile with the planned host compiler, and the host flags passed on rewritten.
 

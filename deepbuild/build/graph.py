@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from deepbuild.build.flags import host_flags, link_flags, nvcc_flags
+from deepbuild.build.flags import host_flags, link_flags, nvcc_flags, run_path
 from deepbuild.costs import File
 from deepbuild.model import FlagPolicy
 
@@ -24,6 +24,7 @@ _NOTING_ALONE = {"-MD", "-MMD", "-MP", "--generate-dependencies-with-compile"}
 _SAYS_COMPILE = {"-c", "--compile", "-shared"}  # the last one says nothing to a compile
 _SEARCHED = {"-isystem", "-iquote", "-idirafter"}  # folders, each a word of its own
 _CODE = re.compile(r"code=\[?\"?([\w,]+)")
+_BUILD_FOLDER = re.compile(r"^build/[^/]+/")
 _EXTENSION_NAME = "-DTORCH_EXTENSION_NAME="
 
 
@@ -102,13 +103,14 @@ class Places(msgspec.Struct, frozen=True):
 class Surroundings(msgspec.Struct, frozen=True):
     """`names_extension` tells whether a source reads the name of the op that it is built for: one
     that does not is compiled once for all ops. `renamed` are beginnings of paths, and what a
-    library says instead."""
+    library says instead; `packages` is the environment's site-packages."""
 
     tools: Tools
     policy: FlagPolicy
     places: Places
     names_extension: Callable[[str], bool]
     renamed: tuple[tuple[str, str], ...] = ()
+    packages: str = "/nowhere"
 
 
 def make_graph(commands: Iterable[Command], around: Surroundings) -> Graph:
@@ -156,15 +158,16 @@ def _link(
     made: Mapping[tuple[str, str], str],
 ) -> Link:
     library = _output(command.argv)
+    tree = f"{around.places.recorded}/tree"
+    relative = posixpath.relpath(_absolute(library, command.cwd), tree)
     objects, argv = [], [around.tools.programs[command.role]]
     words = _whole_paths(_without_output(command.argv), command.cwd)
     for word in link_flags(words, around.policy):
         key = made.get((command.op, _absolute(word, command.cwd)), "")
         if key:
             objects.append(compiles[key].object)
-        argv.append(f"{around.places.site}/{objects[-1]}" if key else around.places.moved(word))
-    tree = f"{around.places.recorded}/tree"
-    relative = posixpath.relpath(_absolute(library, command.cwd), tree)
+        found = run_path(word, _BUILD_FOLDER.sub("", relative), around.packages)
+        argv.append(f"{around.places.site}/{objects[-1]}" if key else around.places.moved(found))
     key = _digest([around.tools.stamp, *argv, relative])
     return Link(key, command.op, tuple(argv), tuple(objects), relative)
 

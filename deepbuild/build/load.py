@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from deepbuild.errors import VerificationError
 from deepbuild.host import Completed, LocalHost
 from deepbuild.model import BuildPlan, BuiltOp
 from deepbuild.probe.answers import last_line, signal_words
+from deepbuild.wheel.elf import read_library
+
+_FROM_ITSELF = re.compile(r"\$ORIGIN/(?:\.\./)+([^/]+)")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def prove_loading(wheel: Path, ops: tuple[BuiltOp, ...], plan: BuildPlan, work: 
     """
     if not ops:
         return
-    paths = _unpack(wheel, ops, work / "proof")
+    paths = _unpack(wheel, ops, work / "proof", Path(plan.torch.root).parent)
     stub = work / "cuda" / "lib64" / "libcuda.so"
     arguments = [str(stub) if stub.exists() else "", *(f"{op}={p}" for op, p in paths.items())]
     done = LocalHost().ask_python(plan.python.executable, "import_ops", *arguments)
@@ -47,12 +51,25 @@ def prove_loading(wheel: Path, ops: tuple[BuiltOp, ...], plan: BuildPlan, work: 
         )
 
 
-def _unpack(wheel: Path, ops: tuple[BuiltOp, ...], folder: Path) -> dict[str, Path]:
+def _unpack(wheel: Path, ops: tuple[BuiltOp, ...], folder: Path, packages: Path) -> dict[str, Path]:
     shutil.rmtree(folder, ignore_errors=True)
     # async_io and gds find symbols of pin_memory, which DeepSpeed loads before them as well.
     first = sorted(ops, key=lambda op: op.name != "pin_memory")
     with zipfile.ZipFile(wheel) as archive:
-        return {op.name: Path(archive.extract(op.library, folder)) for op in first}
+        paths = {op.name: Path(archive.extract(op.library, folder)) for op in first}
+    # Libraries of other packages are looked for from where one is: as if all were installed here.
+    for path in paths.values():
+        for other in _packages_of(path):
+            link = folder / other
+            if not link.exists():
+                link.symlink_to(packages / other)
+    return paths
+
+
+def _packages_of(library: Path) -> set[str]:
+    with library.open("rb") as file:
+        found = map(_FROM_ITSELF.fullmatch, read_library(file).run_paths)
+        return {match[1] for match in found if match}
 
 
 def failures(done: Completed, ops: list[str]) -> list[str]:

@@ -11,6 +11,8 @@ from deepbuild.errors import VerificationError
 from deepbuild.model import BuildPlan, BuiltOp
 from deepbuild.plan.gpus import number
 from deepbuild.wheel.contents import Contents, read_contents, read_ops
+from deepbuild.wheel.platform import platform_tag
+from deepbuild.wheel.seal import retagged
 
 
 def prove(path: Path, plan: BuildPlan, failed: tuple[str, ...]) -> tuple[BuiltOp, ...]:
@@ -61,7 +63,8 @@ def full_version(plan: BuildPlan, failed: tuple[str, ...]) -> str:
 
 def _names(path: Path, plan: BuildPlan, version: str) -> list[str]:
     wanted = f"deepspeed-{version}-{plan.wheel.split('-', 2)[2]}"
-    return [] if path.name == wanted else [f"named {path.name}, not {wanted}"]
+    honest = retagged(wanted, platform_tag(path.name))
+    return [] if path.name == honest else [f"named {path.name}, not {wanted}"]
 
 
 def _claims(contents: Contents, plan: BuildPlan, version: str, expected: set[str]) -> list[str]:

@@ -122,7 +122,9 @@ def surroundings(
     tools = Tools(programs, _stamp(plan, compiler, host))
     places = Places(str(work.folder), site.seen)
     renamed = renamed_paths(site, plan) if names_files(compiler) else ()
-    return Surroundings(tools, plan.flags, places, names_extension(site.tree), renamed)
+    packages = str(Path(plan.torch.root).parent)
+    extension = names_extension(site.tree)
+    return Surroundings(tools, plan.flags, places, extension, renamed, packages)
 
 
 def renamed_paths(site: Site, plan: BuildPlan) -> tuple[tuple[str, str], ...]:

@@ -38,6 +38,12 @@ from deepbuild.facts.cuda import (
     wheels_hold_nvcc,
 )
 from deepbuild.facts.gpus import GpuRow, capability_of, find_gpus, gpus, nearest_gpus
+from deepbuild.facts.manylinux import (
+    ManylinuxRow,
+    manylinux_rows,
+    oldest_glibc,
+    system_libraries,
+)
 from deepbuild.facts.ops import (
     EVERY_CUDA_OP,
     DefectRow,
@@ -71,6 +77,7 @@ __all__ = [
     "GccRow",
     "GpuRow",
     "HostLimitRow",
+    "ManylinuxRow",
     "NvccArchRow",
     "OpNeedRow",
     "OptimizerRow",
@@ -97,10 +104,12 @@ __all__ = [
     "install_command",
     "last_cuda_for",
     "managers",
+    "manylinux_rows",
     "nearest_gpus",
     "newest_gcc_for",
     "nvcc_arch_rows",
     "nvcc_archs",
+    "oldest_glibc",
     "op_need_rows",
     "op_needs",
     "optimizer_row",
@@ -108,6 +117,7 @@ __all__ = [
     "package_rows",
     "project_of",
     "satisfies",
+    "system_libraries",
     "toolkit_need",
     "torch_row",
     "torch_rows",

@@ -6,6 +6,7 @@ Versions and compute capabilities are strings ("13.0", "8.6"): that is what peop
 
 from msgspec.structs import replace
 
+from deepbuild.model.index import INDEX_SCHEMA, Index, IndexedWheel, SkippedFile
 from deepbuild.model.machine import (
     MACHINE_SCHEMA,
     Compiler,
@@ -47,16 +48,21 @@ from deepbuild.model.plan import (
     Request,
 )
 from deepbuild.model.result import (
+    MANIFEST_SCHEMA,
     VERIFICATION_SCHEMA,
     WHEEL_SCHEMA,
     BuiltOp,
     Check,
+    Compiled,
+    Manifest,
     Verification,
     Wheel,
 )
 
 __all__ = [
+    "INDEX_SCHEMA",
     "MACHINE_SCHEMA",
+    "MANIFEST_SCHEMA",
     "PLAN_SCHEMA",
     "VERIFICATION_SCHEMA",
     "WHEEL_SCHEMA",
@@ -64,6 +70,7 @@ __all__ = [
     "BuildPlan",
     "BuiltOp",
     "Check",
+    "Compiled",
     "Compiler",
     "Cpu",
     "Decision",
@@ -74,8 +81,11 @@ __all__ = [
     "Gpus",
     "Header",
     "HostBound",
+    "Index",
+    "IndexedWheel",
     "Interpreter",
     "Machine",
+    "Manifest",
     "NvidiaPackage",
     "Op",
     "PlannedCompiler",
@@ -89,6 +99,7 @@ __all__ = [
     "Request",
     "Resources",
     "Runtime",
+    "SkippedFile",
     "Source",
     "System",
     "Toolkit",

@@ -39,6 +39,7 @@ from deepbuild.plan.jobs import choose_jobs
 from deepbuild.plan.needs import Surroundings
 from deepbuild.plan.ops import choose_ops, no_device_code, wanted_ops
 from deepbuild.plan.parts import cutlass_home, extra_links
+from deepbuild.plan.platform import expected_platform
 from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 
 __all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
@@ -204,6 +205,9 @@ def _draft(
     python, torch = require_torch(machine)
     jobs, memory, jobs_decision = choose_jobs(machine, request)
     local = _local_version(torch, choices, source, ops)
+    chosen = {op.name for op in ops if op.verdict == "build"}
+    built = [op for op in source.ops if op.name in chosen]
+    platform = expected_platform(machine, choices.compiler.compiler, built)
     return BuildPlan(
         accelerator=source.accelerator,
         deepspeed=PlannedSource(source.version, source.origin, source.digest, source.spec),
@@ -223,7 +227,7 @@ def _draft(
         warnings=_warnings(choices, machine, request, ops),
         allow_missing=request.allow_missing,
         local_version=local,
-        wheel=_wheel_name(source, local, python, ops),
+        wheel=_wheel_name(source, local, f"{python.tag}-{platform}" if built else "py3-none-any"),
     )
 
 
@@ -350,8 +354,6 @@ def _local_version(
     return ".".join([f"torch{release.major}", str(release.minor), cuda, *sass, level, tag]).lower()
 
 
-def _wheel_name(source: Source, local: str, python: Interpreter, ops: tuple[PlannedOp, ...]) -> str:
-    built = any(op.verdict == "build" for op in ops)
-    tags = f"{python.tag}-{python.platform_tag}" if built else "py3-none-any"
+def _wheel_name(source: Source, local: str, tags: str) -> str:
     public = Version(source.version).public
     return f"deepspeed-{public}+{local}-{tags}.whl"

@@ -15,8 +15,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from deepbuild.errors import UsageError
 from deepbuild.model import BuiltOp
-from deepbuild.wheel.device_code import DeviceCode, read_device_code
+from deepbuild.wheel.device_code import read_device_code
+from deepbuild.wheel.elf import read_library
 
+MANIFEST = "deepbuild.json"
 _INFO = "deepspeed/git_version_info_installed.py"
 
 
@@ -134,16 +136,29 @@ def read_ops(path: Path, modules: Mapping[str, str]) -> tuple[BuiltOp, ...]:
     libraries = read_contents(path).libraries
     found = {name: libraries[module] for name, module in modules.items() if module in libraries}
     with zipfile.ZipFile(path) as archive:
-        return tuple(_built_op(path, archive, op, member) for op, member in found.items())
+        return tuple(
+            _built_op(path, archive, op, modules[op], member) for op, member in found.items()
+        )
 
 
-def _built_op(path: Path, archive: zipfile.ZipFile, op: str, member: str) -> BuiltOp:
+def _built_op(path: Path, archive: zipfile.ZipFile, op: str, module: str, member: str) -> BuiltOp:
     data = archive.read(member)
     try:
-        code: DeviceCode = read_device_code(io.BytesIO(data))
+        code = read_device_code(io.BytesIO(data))
+        library = read_library(io.BytesIO(data))
     except ValueError as error:
         raise _broken(path, f"{member}: {error}") from None
-    return BuiltOp(op, member, len(data), code.sass, code.ptx)
+    return BuiltOp(
+        op,
+        member,
+        len(data),
+        code.sass,
+        code.ptx,
+        module=module,
+        sha256=hashlib.sha256(data).hexdigest(),
+        needed=library.needed,
+        versions=library.versions,
+    )
 
 
 def sha256_of(path: Path) -> str:
