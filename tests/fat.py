@@ -10,8 +10,9 @@ MAGIC = 0xBA55ED50
 KINDS = {"ptx": 1, "sass": 2}
 
 
-def entry(kind: str, arch: int, content: bytes = b"code" * 4) -> bytes:
-    header = struct.pack("<HHIQIIHHI", KINDS[kind], 0x101, 64, len(content), 0, 0, 8, 1, arch)
+def entry(kind: str, arch: int, content: bytes = b"code" * 4, flags: int = 0x11) -> bytes:
+    sizes = (64, len(content), 0, 0)
+    header = struct.pack("<HHIQIIHHIIIQ", KINDS[kind], 0x101, *sizes, 8, 1, arch, 0, 0, flags)
     return header.ljust(64, b"\0") + content
 
 
