@@ -99,6 +99,7 @@ def cli() -> None:
     deepbuild plan      toolkit, compiler, arches, ops, environment: each with its reason
     deepbuild wheel     one wheel to share across machines
     deepbuild install   set up an environment, and prove that it works
+    deepbuild index     make a folder of wheels an index for pip and uv
     """
 
 
@@ -221,6 +222,26 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         stages.require_here(target_of(options))
         verification = stages.install(target_of(options), request, path, running_of(options))
     _show(as_json, verification, lambda: verification_report(verification))
+    return Exit.DONE
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR")
+@AS_JSON
+def index(folder: str, as_json: bool) -> int:
+    """Make a folder of wheels a package index that pip and uv take as it is: from the folder
+    itself, or served by any web server.
+
+    Run it again when wheels have come or gone: only what is new is read. Wheels that are not whole
+    are left out, and told.
+
+    Example: deepbuild index wheels
+    """
+    from deepbuild.report import index_report
+    from deepbuild.wheelhouse import write_index
+
+    made = write_index(Path(folder))
+    _show(as_json, made, lambda: index_report(made))
     return Exit.DONE
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -12,6 +14,7 @@ from deepbuild.model import (
     BuildPlan,
     Check,
     Decision,
+    Index,
     Machine,
     PlannedOp,
     Trial,
@@ -238,6 +241,26 @@ def wheel_report(wheel: Wheel) -> RenderableType:
     if wheel.missing:
         parts.append(Text(f"  missing: {', '.join(wheel.missing)}", "bold red"))
     return Group(*parts, _whole(f"  log: {wheel.log}", "dim"))
+
+
+def index_report(index: Index) -> RenderableType:
+    """A package index: what is in it, how it is used, and what was left out."""
+    projects = sorted({wheel.project for wheel in index.wheels})
+    told = sum(wheel.manifest for wheel in index.wheels)
+    count = f"{len(index.wheels)} wheel{'s' * (len(index.wheels) > 1)}"
+    some = ", ".join(projects[:4]) + ", …" * (len(projects) > 4)
+    name = "deepspeed" if "deepspeed" in projects else projects[0]
+    use = [f"  {tool} install --index-url {index.url} {name}" for tool in ("pip", "uv pip")]
+    parts: list[RenderableType] = [
+        _whole(index.folder, "bold green"),
+        Text(f"  an index of {count} of {some}; {told} with deepbuild's manifest"),
+        *(_whole(line, "cyan") for line in use),
+        Text("  what a wheel requires comes from your own index: --extra-index-url", "dim"),
+        _whole(f"  for other machines: python -m http.server -d {quote(index.folder)}", "dim"),
+        _whole("  and there --index-url http://HOST:8000/simple/ (or any web server)", "dim"),
+    ]
+    left_out = (f"{each.name} is left out: {each.reason}" for each in index.skipped)
+    return Group(*parts, *(_bullet(line, "yellow") for line in left_out))
 
 
 def verification_report(verification: Verification) -> RenderableType:

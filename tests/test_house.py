@@ -111,6 +111,10 @@ LAYERS = {
     "deepbuild.render": ("deepbuild.model",),
     "deepbuild.config": ("deepbuild.errors", "deepbuild.facts"),
     "deepbuild.host": ("deepbuild.host",),
+    "deepbuild.wheelhouse": (
+        *("deepbuild.wheelhouse", "deepbuild.wheel", "deepbuild.model", "deepbuild.codec"),
+        *("deepbuild.host", "deepbuild.index", "deepbuild.errors", "deepbuild.addresses"),
+    ),
     "deepbuild.children": (),
     "deepbuild.plan": (
         *("deepbuild.plan", "deepbuild.model", "deepbuild.facts", "deepbuild.codec"),
