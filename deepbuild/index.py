@@ -201,12 +201,17 @@ def _finder(config: IndexConfig, project: str, session: Any) -> PackageFinder:
 
 def _session(config: IndexConfig) -> Any:
     try:
-        return _client(config)
+        return client(config)
     except (OSError, ValueError) as error:  # no such certificate, a proxy of an unknown kind
         raise _no_answer(config, f"pip's configuration cannot be used: {error}") from None
 
 
-def _client(config: IndexConfig) -> Any:
+def client(config: IndexConfig) -> Any:
+    """What asks servers as pip is configured to: proxy, certificates, passwords, time-outs.
+
+    Raises:
+        OSError, ValueError: no such certificate, or a proxy of an unknown kind.
+    """
     from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
 
@@ -225,6 +230,16 @@ def _client(config: IndexConfig) -> Any:
         # pip takes a proxy without a scheme
         options["proxy"] = config.proxy if "://" in config.proxy else f"http://{config.proxy}"
     return PyPIClient(**options)
+
+
+def is_trusted(asking: Any, url: str) -> bool:
+    """Whether pip would take files from there: over TLS, from this machine, or from a host that its
+    configuration trusts. `asking` is a client."""
+    from unearth.collector import is_secure_origin
+    from unearth.link import Link
+
+    with _heard([]):
+        return bool(is_secure_origin(asking, Link(url)))
 
 
 def size_of(config: IndexConfig, url: str) -> int:
