@@ -245,6 +245,30 @@ def index(folder: str, as_json: bool) -> int:
     return Exit.DONE
 
 
+@cli.command()
+@click.argument("wheel", metavar="WHEEL")
+@PYTHON
+@AS_JSON
+def check(wheel: str, as_json: bool, python: str) -> int:
+    """Read every claim of a wheel back out of it: ops, device code, CPU instructions, libraries,
+    symbols, names, hashes. Nothing in it is run.
+
+    Each verdict is proved, refuted, or not provable here, and then says why.
+
+    \b
+    Examples:
+      deepbuild check deepspeed-0.19.8+….whl
+      deepbuild check deepspeed-0.19.8+….whl --python /path/to/venv   # with that torch
+    """
+    from deepbuild.report import verification_report
+    from deepbuild.stages import Target
+
+    with Terminal() as terminal:
+        verification = _stages(terminal).check(Target(python=python), Path(wheel).absolute())
+    _show(as_json, verification, lambda: verification_report(verification, wheel))
+    return Exit.DONE if verification.passed else Exit.VERIFICATION
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its documented code; no traceback reaches the user."""
     # A command starts much and keeps little: collecting garbage while modules load is a tenth of

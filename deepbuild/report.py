@@ -263,8 +263,10 @@ def index_report(index: Index) -> RenderableType:
     return Group(*parts, *(_bullet(line, "yellow") for line in left_out))
 
 
-def verification_report(verification: Verification) -> RenderableType:
-    """A verification table: one line a check, with its evidence."""
+def verification_report(verification: Verification, subject: str = "") -> RenderableType:
+    """A verification table: one line a check, with its evidence. The subject is a DeepSpeed that is
+    installed, unless told."""
+    subject = subject or f"DeepSpeed in {verification.python}"
     table = _grid(3)
     for check in verification.checks:
         style, word = _STATUS[check.status]
@@ -272,7 +274,7 @@ def verification_report(verification: Verification) -> RenderableType:
     skipped = [check.name for check in verification.checks if check.status == "skipped"]
     unproved = Text(f"not proved here: {', '.join(skipped)}" if skipped else "", "yellow")
     return Group(
-        Text(f"verification of DeepSpeed in {verification.python}", "bold"),
+        Text(f"verification of {subject}", "bold"),
         table,
         Text(),
         _summary(verification.checks),

@@ -294,6 +294,17 @@ class Stages:
             "or name the environment that has it: --python /path/to/venv",
         )
 
+    def check(self, target: Target, wheel: Path) -> Verification:
+        """What can be told of a wheel without running what is in it."""
+        from deepbuild.check import check_wheel
+        from deepbuild.check.environment import environment_of
+
+        machine = self._environment(target)
+        if machine.python is None or machine.torch is None:
+            return check_wheel(wheel, None)
+        torch, python = machine.torch, machine.python.executable
+        return check_wheel(wheel, environment_of(self.host, python, torch.version, torch.root))
+
     def _read_given(self, given: Path | None) -> BuildPlan | None:
         """The plan in a file given, None for a wheel; read first, so that a bad file is what the
         user hears of."""

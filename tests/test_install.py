@@ -21,6 +21,7 @@ WHEEL = Path("deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl")
 def contents(**changes: object) -> Contents:
     facts: dict = {
         "version": "0.19.8",
+        "told": "0.19.8",
         "requires": ("torch==2.14.*",),
         "installed_ops": ("cpu_adam", "utils"),
         "accelerator": "cuda",

@@ -275,7 +275,7 @@ def test_sha256_is_that_of_the_file(tmp_path, size):
 
 # --- the proof
 
-ARCHES = ("8.0", "9.0a", "9.0+PTX")
+ARCHES = ("8.0", "9.0", "9.0+PTX")
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from deepbuild.build.pack import pack
 from deepbuild.build.place import Job, Place
 from deepbuild.build.prove import prove
 from deepbuild.build.workspace import Workspace, lay_out, locked
+from deepbuild.check import check_wheel, require_true
+from deepbuild.check.environment import environment_of
 from deepbuild.costs import duration
 from deepbuild.errors import BuildError, DeadlineError, PlanBlocked, UsageError
 from deepbuild.host import DeadlineReached, deadline, write_atomically
@@ -122,6 +124,9 @@ def _build_in(job: Job) -> tuple[Wheel, tuple[Failure, ...]]:
     job.tell.note("packing the wheel, reading it back, and loading every op in it")
     path = _packed(job, made.making, failed)
     ops = prove(path, plan, failed)
+    torch = plan.torch
+    here = environment_of(job.place.host, plan.python.executable, torch.version, torch.root)
+    require_true(check_wheel(path, here))
     prove_loading(path, ops, plan, work.folder)
     wheel = Wheel(
         path=str(path),

@@ -10,6 +10,7 @@ _SIMD = {"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__", "-D__NEON__", "-D__SVE_
 _CPU = ("-march=", "-mcpu=", "-mtune=")
 _DEBUG_INFO = {"-g", "-g1", "-g2", "-g3", "-ggdb", "-ggdb3", "--debug"}
 _PASSED_ON = {"-Xcompiler", "--compiler-options"}
+_RUN_PATH = {"-rpath", "--rpath", "-R"}
 _HOST = ("-ccbin", "--compiler-bindir")
 
 
@@ -43,18 +44,37 @@ def link_flags(argv: Sequence[str], policy: FlagPolicy) -> list[str]:
     return [*host_flags(argv, policy), *([] if policy.debug_info else ["-s"])]
 
 
-def run_path(word: str, library: str, packages: str) -> str:
-    """Where a library looks for one of another package: from where it is itself, so that it finds
-    it in every environment.
+def with_run_paths(argv: Sequence[str], library: str, packages: str) -> list[str]:
+    """A link whose library finds those of other packages from where it is itself, so in every
+    environment, and looks nowhere else: not in folders of the machine that it was built on.
 
-    >>> run_path("-Wl,-rpath,/packages/dskernels", "deepspeed/ops/a.so", "/packages")
-    '-Wl,-rpath,$ORIGIN/../../dskernels'
+    >>> words = ["-Wl,-rpath,/packages/dskernels,-z,now", "-Wl,-rpath=/env/lib", "a.o"]
+    >>> with_run_paths(words, "deepspeed/ops/a.so", "/packages")
+    ['-Wl,-rpath,$ORIGIN/../../dskernels,-z,now', 'a.o']
     """
-    before, rpath, folder = word.partition("-rpath,")
-    if not rpath or not folder.startswith(f"{packages}/"):
-        return word
     up = "../" * library.count("/")
-    return f"{before}{rpath}$ORIGIN/{up}{folder.removeprefix(f'{packages}/')}"
+
+    def relative(path: str) -> list[str]:
+        inside = path.startswith(f"{packages}/")
+        return ["-rpath", f"$ORIGIN/{up}{path.removeprefix(f'{packages}/')}"] if inside else []
+
+    out, named = [], False
+    for word in argv:
+        if not word.startswith("-Wl,"):
+            out.append(word)
+            continue
+        kept: list[str] = []
+        for item in word.removeprefix("-Wl,").split(","):
+            option, equals, value = item.partition("=")
+            if named or (option in _RUN_PATH and equals):
+                kept += relative(item if named else value)
+                named = False
+            elif option in _RUN_PATH:
+                named = True
+            else:
+                kept.append(item)
+        out += ["-Wl," + ",".join(kept)] if kept else []
+    return out
 
 
 def nvcc_flags(argv: Sequence[str], policy: FlagPolicy, cxx: str) -> list[str]:

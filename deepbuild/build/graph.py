@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from deepbuild.build.flags import host_flags, link_flags, nvcc_flags, run_path
+from deepbuild.build.flags import host_flags, link_flags, nvcc_flags, with_run_paths
 from deepbuild.costs import File
 from deepbuild.model import FlagPolicy
 
@@ -162,12 +162,13 @@ def _link(
     relative = posixpath.relpath(_absolute(library, command.cwd), tree)
     objects, argv = [], [around.tools.programs[command.role]]
     words = _whole_paths(_without_output(command.argv), command.cwd)
-    for word in link_flags(words, around.policy):
+    place = _BUILD_FOLDER.sub("", relative)
+    words = with_run_paths(link_flags(words, around.policy), place, around.packages)
+    for word in words:
         key = made.get((command.op, _absolute(word, command.cwd)), "")
         if key:
             objects.append(compiles[key].object)
-        found = run_path(word, _BUILD_FOLDER.sub("", relative), around.packages)
-        argv.append(f"{around.places.site}/{objects[-1]}" if key else around.places.moved(found))
+        argv.append(f"{around.places.site}/{objects[-1]}" if key else around.places.moved(word))
     key = _digest([around.tools.stamp, *argv, relative])
     return Link(key, command.op, tuple(argv), tuple(objects), relative)
 

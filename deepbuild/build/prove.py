@@ -9,7 +9,6 @@ from packaging.version import Version
 
 from deepbuild.errors import VerificationError
 from deepbuild.model import BuildPlan, BuiltOp
-from deepbuild.plan.gpus import number
 from deepbuild.wheel.contents import Contents, read_contents, read_ops
 from deepbuild.wheel.platform import platform_tag
 from deepbuild.wheel.seal import retagged
@@ -93,7 +92,7 @@ def _libraries(ops: tuple[BuiltOp, ...], plan: BuildPlan, expected: set[str]) ->
 
 
 def _wanted(arches: tuple[str, ...], kind: str) -> list[str]:
-    return [number(arch) for arch in arches if kind == "SASS" or arch.endswith("+PTX")]
+    return [arch.removesuffix("+PTX") for arch in arches if kind == "SASS" or arch.endswith("+PTX")]
 
 
 def torch_pin(plan: BuildPlan) -> str:

@@ -12,11 +12,13 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from deepbuild.errors import UsageError
 from deepbuild.model import BuiltOp
+from deepbuild.wheel.cpu_code import read_cpu_code
 from deepbuild.wheel.device_code import read_device_code
-from deepbuild.wheel.elf import read_library
+from deepbuild.wheel.elf import Library, read_library
 
 MANIFEST = "deepbuild.json"
 _INFO = "deepspeed/git_version_info_installed.py"
@@ -24,10 +26,11 @@ _INFO = "deepspeed/git_version_info_installed.py"
 
 @dataclass(frozen=True)
 class Contents:
-    """A wheel's own claims (version, requirements, installed ops, accelerator, torch) and its
-    libraries: module name -> path in the wheel."""
+    """A wheel's own claims (version in METADATA and as DeepSpeed says it, requirements, installed
+    ops, accelerator, torch) and its libraries: module name -> path in the wheel."""
 
     version: str
+    told: str
     requires: tuple[str, ...]
     installed_ops: tuple[str, ...]
     accelerator: str
@@ -90,6 +93,7 @@ def _contents(archive: zipfile.ZipFile) -> Contents:
     torch_info = claims.get("torch_info", {})
     return Contents(
         version=str(headers["Version"]),
+        told=str(claims.get("version", "")),
         requires=tuple(str(value) for value in headers.get_all("Requires-Dist", [])),
         installed_ops=tuple(name for name, there in _mapping(ops).items() if there),
         accelerator=str(claims.get("accelerator_name", "")),
@@ -146,6 +150,7 @@ def _built_op(path: Path, archive: zipfile.ZipFile, op: str, module: str, member
     try:
         code = read_device_code(io.BytesIO(data))
         library = read_library(io.BytesIO(data))
+        cpu = read_cpu_code(io.BytesIO(data))
     except ValueError as error:
         raise _broken(path, f"{member}: {error}") from None
     return BuiltOp(
@@ -156,9 +161,19 @@ def _built_op(path: Path, archive: zipfile.ZipFile, op: str, module: str, member
         code.ptx,
         module=module,
         sha256=hashlib.sha256(data).hexdigest(),
+        cpu=cpu.level,
+        cpu_beyond=cpu.beyond,
         needed=library.needed,
-        versions=library.versions,
+        versions=_system_versions(library),
     )
+
+
+def _system_versions(library: Library) -> dict[str, str]:
+    """With the one that has no number: packed relocations are read by glibc 2.36 and newer."""
+    versions = dict(library.versions)
+    if "GLIBC_ABI_DT_RELR" in library.unnumbered:
+        versions["GLIBC"] = max(versions.get("GLIBC", "0"), "2.36", key=Version)
+    return versions
 
 
 def sha256_of(path: Path) -> str:
