@@ -4,6 +4,7 @@ put the old state back if it does not. torch is never changed."""
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from deepbuild.errors import InstallError, VerificationError
 from deepbuild.host import Completed, Host, uninterrupted
@@ -39,6 +41,7 @@ class Installer:
     torch: Torch
     note: Callable[[str], None]
     locks: Path
+    libc: str = ""
 
     @property
     def site(self) -> Path:
@@ -89,7 +92,7 @@ class Installer:
         for tag in tags:
             pure = tag.interpreter.startswith("py3") and tag.abi == "none"
             if pure or (tag.interpreter == interpreter and tag.abi in {abi, "abi3"}):
-                return []
+                return too_new_for(tag.platform, self.libc)
         return [f"it is for {', '.join(sorted(map(str, tags)))}, this is {self.python.tag}"]
 
     # ------------------------------------------------------------ pip
@@ -209,6 +212,22 @@ class Installer:
             why = signal_words(done) or last_line(done)
             return _Answer((Check(f"{op or 'deepspeed'} loads", "failed", why),), ())
         return answer
+
+
+def too_new_for(platform: str, libc: str) -> list[str]:
+    """
+    >>> too_new_for("manylinux_2_35_x86_64", "glibc 2.31")
+    ['it needs glibc 2.35 or newer, and here is glibc 2.31']
+    >>> too_new_for("manylinux_2_28_x86_64", "glibc 2.31"), too_new_for("linux_x86_64", "musl 1.2")
+    ([], [])
+    """
+    wanted = re.match(r"manylinux_(\d+)_(\d+)_", platform)
+    name, _, version = libc.partition(" ")
+    if wanted is None or not version:
+        return []
+    least = f"{wanted[1]}.{wanted[2]}"
+    fits = name == "glibc" and Version(version) >= Version(least)
+    return [] if fits else [f"it needs glibc {least} or newer, and here is {libc}"]
 
 
 def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:

@@ -273,7 +273,13 @@ class Stages:
             planned = planned or self.plan(here, request)
             wheel = Path(self.wheel(planned, self.cache / "wheels", running).path)
         installer = Installer(
-            self.host, self.own_python, python, torch, self.tell.note, self.cache / "locks"
+            self.host,
+            self.own_python,
+            python,
+            torch,
+            self.tell.note,
+            self.cache / "locks",
+            machine.system.libc,
         )
         required = tuple(op for op in request.ops if op not in {"auto", "all", "none"})
         excused = request.allow_missing
