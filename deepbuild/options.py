@@ -165,6 +165,9 @@ _RUNNING = _together(
         help="Compiler cache: auto (a local one, if sccache is installed), off, or a shared one: "
         "a folder, redis://HOST, s3://BUCKET/PREFIX.",
     ),
+    click.option(
+        "--sbom", is_flag=True, help="Write a bill of materials (CycloneDX) beside the wheel."
+    ),
 )
 BUILDING = _together(_WHAT, _MACHINE(hidden=True), _RUNNING, _HOW_FAR)
 
@@ -252,7 +255,7 @@ def refuse_all_but(context: click.Context, given: str, *allowed: str) -> None:
         )
 
 
-RUNNING = ("deadline", "timeline", "cache")
+RUNNING = ("deadline", "timeline", "cache", "sbom")
 
 
 def running_of(options: dict[str, Any]) -> Running:
@@ -260,7 +263,7 @@ def running_of(options: dict[str, Any]) -> Running:
     from deepbuild.stages import Running
 
     drawn = Path(options["timeline"]).absolute() if options["timeline"] else None
-    return Running(options["deadline"] or 0, drawn, options["cache"])
+    return Running(options["deadline"] or 0, drawn, options["cache"], options["sbom"])
 
 
 def target_of(options: dict[str, Any]) -> Target:

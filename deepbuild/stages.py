@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,12 +40,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Running:
-    """How a build is to be run: the seconds that it may take (0: any), where it is drawn, and the
-    compiler cache that it uses."""
+    """How a build is to be run: the seconds that it may take (0: any), where it is drawn, the
+    compiler cache that it uses, and whether a bill of materials is written beside its wheel."""
 
     deadline: float = 0
     timeline: Path | None = None
     cache: str = "auto"
+    sbom: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,11 @@ class Stages:
         )
         if finished(work, planned) is None:
             require_still_there(planned, LocalHost())  # what is remembered may be stale
-        return build(planned, Path(tree.path), place, self.tell)
+        write_sbom = _sbom_writer() if running.sbom else None
+        wheel = build(planned, Path(tree.path), place, self.tell)
+        if write_sbom:
+            self.tell.note(f"bill of materials: {write_sbom(Path(wheel.path))}")
+        return wheel
 
     def forecast(self, planned: BuildPlan) -> str:
         """What a plan's build will probably take, in words; "" for one that compiles nothing."""
@@ -338,3 +344,10 @@ class Stages:
         self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
         put_torch(self.host, self.own_python, machine.python, target.torch)
         return self._environment(target)
+
+
+def _sbom_writer() -> Callable[[Path], Path]:
+    """Found before a build, since it may lack its library."""
+    from deepbuild.sbom import write_sbom
+
+    return write_sbom
