@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import string
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
@@ -430,3 +432,16 @@ def test_what_a_system_has_is_enough_for_its_own_tag(row):
 
 def test_symbols_of_other_libraries_decide_nothing():
     assert facts.oldest_glibc({"LIBAIO": "99", "GLIBC": "2.17"}) == "2.17"
+
+
+def test_tags_ask_for_what_auditwheel_asks_for():
+    text = files("auditwheel.policy").joinpath("manylinux-policy.json").read_text()
+    policies = {policy["name"]: policy for policy in json.loads(text)}
+    for row in facts.manylinux_rows():
+        policy = policies[f"manylinux_{row.glibc.replace('.', '_')}"]
+        for machine in ("x86_64", "aarch64"):
+            for family in ("GLIBCXX", "CXXABI", "GCC"):
+                versions = policy["symbol_versions"][machine][family]
+                newest = max(Version(each) for each in versions if each[0].isdigit())
+                assert Version(getattr(row, family.lower())) <= newest
+        assert facts.system_libraries() <= set(policy["lib_whitelist"])
