@@ -57,7 +57,8 @@ def build_stock(plan: BuildPlan, tree: Path, folder: Path, jobs: int) -> tuple[f
         **wanted,
     }
     dist = work / "dist"
-    argv = [plan.python.executable, "setup.py", "bdist_wheel", "--dist-dir", str(dist)]
+    build = ["build_ext", f"-j{jobs}", "bdist_wheel", "--dist-dir", str(dist)]
+    argv = [plan.python.executable, "setup.py", *build]
     wall, cpu = timed(argv, env, work / "tree", folder / "stock.log")
     return wall, cpu, next(dist.glob("*.whl"))
 
@@ -96,7 +97,7 @@ def main() -> None:
     for name in ("--python", "--arch", "--ops"):
         parser.add_argument(name, required=True)
     parser.add_argument("--deepspeed", default="0.19.8")
-    parser.add_argument("--jobs", type=int, default=8, help="MAX_JOBS of stock")
+    parser.add_argument("--jobs", type=int, default=8, help="ops at once, in stock")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="against-stock-"))
     plan_file = folder / "plan.json"
