@@ -131,7 +131,7 @@ def left_running(area: Path) -> list[str]:
             command = entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         except OSError:
             continue
-        if str(area / "cache") in command:
+        if str(area / "cache") in command or "/tmp/deepbuild-site/" in command:
             found.append(command)
     return found
 
@@ -183,7 +183,7 @@ def test_the_planned_flags_reached_the_compilers(area: Path, plan_file: Path) ->
     for command in commands:
         assert "-march=native" not in command and "-g" not in command
         if command[0] == plan["toolkit"]["nvcc"]:
-            assert command[-4:-2] == ["-ccbin", plan["compiler"]["cxx"]]
+            assert command[command.index("-ccbin") + 1] == plan["compiler"]["cxx"]
     assert any(command[0] == plan["toolkit"]["nvcc"] for command in commands)
     adam = [command for command in commands if any("cpu_adam" in word for word in command)]
     assert adam
