@@ -16,8 +16,6 @@ from deepbuild.model import BuiltOp, Manifest
 from deepbuild.wheel.contents import MANIFEST, Contents, read_contents, read_ops
 from deepbuild.wheel.elf import Library, read_library
 
-_MOST = 4 * 2**30  # bytes unpacked; the largest DeepSpeed wheel is a tenth of that
-
 
 class Inside(msgspec.Struct, frozen=True):
     """`manifest` is None in a wheel of something else than deepbuild, or where it cannot be read:
@@ -36,7 +34,7 @@ class Inside(msgspec.Struct, frozen=True):
 def look_inside(path: Path) -> Inside:
     """
     Raises:
-        UsageError: not a whole wheel of DeepSpeed, or one that unpacks to more than any would.
+        UsageError: not a whole wheel of DeepSpeed.
     """
     contents = read_contents(path)
     files = _files(path)
@@ -50,13 +48,6 @@ def look_inside(path: Path) -> Inside:
 def _files(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         members = [each for each in archive.infolist() if not each.is_dir()]
-        size = sum(each.file_size for each in members)
-        if size > _MOST:
-            raise UsageError(
-                f"{path.name} is no wheel of DeepSpeed",
-                found=f"{size / 2**30:.0f} GiB when unpacked",
-                wanted=f"less than {_MOST / 2**30:.0f} GiB",
-            )
         return {each.filename: archive.read(each) for each in members}
 
 

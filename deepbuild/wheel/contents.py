@@ -21,6 +21,7 @@ from deepbuild.wheel.device_code import read_device_code
 from deepbuild.wheel.elf import Library, read_library
 
 MANIFEST = "deepbuild.json"
+_MOST = 4 * 2**30  # bytes unpacked; the largest of DeepSpeed is a tenth of that
 _INFO = "deepspeed/git_version_info_installed.py"
 
 
@@ -53,6 +54,9 @@ def read_contents(path: Path) -> Contents:
         )
     try:
         with zipfile.ZipFile(path) as archive:
+            size = sum(each.file_size for each in archive.infolist())
+            if size > _MOST:
+                raise _broken(path, f"it unpacks to {size / 2**30:.0f} GiB, which none does")
             bad = archive.testzip()
             if bad:
                 raise _broken(path, f"{bad} is damaged")
