@@ -222,6 +222,7 @@ def test_compiler_of_which_a_part_was_killed_is_tried_once_more(edges, said, cod
         ("cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes", 1),
         ("virtual memory exhausted: Cannot allocate memory", 1),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", 9),
+        ("cicc terminated (signal: 9)sccache: Compiler killed by signal 9", 254),
         ("ptxas fatal   : Memory allocation failure", 255),
         ("LLVM ERROR: out of memory", 1),
         ("terminate called after throwing an instance of 'std::bad_alloc'", 6),

@@ -16,11 +16,12 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Any, Dict, Iterator, List, Tuple
 
-# gcc, clang, ld, nvcc and a shell, of a program that they started and that was killed or found no
-# memory.
+# gcc, clang, ld, nvcc, sccache and a shell, of a program that they started and that was killed or
+# found no memory. (sccache takes an exit status for a signal: "killed by signal 2" is an error.)
 KILLED = re.compile(
-    r"\bKilled\b|\(Kill signal\)|signal terminated|terminated by signal|[Oo]ut of memory"
-    r"|memory exhausted|Memory allocation failure|Cannot allocate memory|std::bad_alloc"
+    r"\bKilled\b|\(Kill signal\)|signal terminated|terminated by signal|\(signal: 9\)"
+    r"|killed by signal 9\b|[Oo]ut of memory|memory exhausted|Memory allocation failure"
+    r"|Cannot allocate memory|std::bad_alloc"
 )
 ERROR = re.compile(r"\berror\b|undefined reference|cannot find|multiple definition", re.IGNORECASE)
 # What a linker's caller adds to what the linker said.
