@@ -4,7 +4,6 @@ put the old state back if it does not. torch is never changed."""
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,14 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import parse_wheel_filename
-from packaging.version import Version
 
 from deepbuild.errors import InstallError, VerificationError
+from deepbuild.fit import tag_problems, torch_problems
 from deepbuild.host import Completed, Host, uninterrupted
 from deepbuild.model import Check, Interpreter, Torch, Verification
-from deepbuild.plan import accelerator_for
 from deepbuild.probe.answers import last_line, parse_answer, pip_errors, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
 
@@ -73,7 +69,8 @@ class Installer:
 
     def _require_fit(self, wheel: Path, contents: Contents, required: tuple[str, ...]) -> None:
         _require_ops(wheel, contents, required, self.python)
-        wrong = [*self._tag_problems(wheel), *_torch_problems(contents, self.torch)]
+        wrong = tag_problems(wheel.name, self.python, self.libc)
+        wrong += torch_problems(contents, self.torch)
         if self.python.externally_managed:
             wrong.append(f"{self.python.prefix} belongs to the distribution (externally managed)")
         if wrong:
@@ -85,15 +82,6 @@ class Installer:
                 hint="build one for it: deepbuild install --python "
                 f"{self.python.executable}\nor make an environment: python3 -m venv DIR",
             )
-
-    def _tag_problems(self, wheel: Path) -> list[str]:
-        tags = parse_wheel_filename(wheel.name)[3]
-        interpreter, abi = self.python.tag.split("-")
-        for tag in tags:
-            pure = tag.interpreter.startswith("py3") and tag.abi == "none"
-            if pure or (tag.interpreter == interpreter and tag.abi in {abi, "abi3"}):
-                return too_new_for(tag.platform, self.libc)
-        return [f"it is for {', '.join(sorted(map(str, tags)))}, this is {self.python.tag}"]
 
     # ------------------------------------------------------------ pip
 
@@ -214,22 +202,6 @@ class Installer:
         return answer
 
 
-def too_new_for(platform: str, libc: str) -> list[str]:
-    """
-    >>> too_new_for("manylinux_2_35_x86_64", "glibc 2.31")
-    ['it needs glibc 2.35 or newer, and here is glibc 2.31']
-    >>> too_new_for("manylinux_2_28_x86_64", "glibc 2.31"), too_new_for("linux_x86_64", "musl 1.2")
-    ([], [])
-    """
-    wanted = re.match(r"manylinux_(\d+)_(\d+)_", platform)
-    name, _, version = libc.partition(" ")
-    if wanted is None or not version:
-        return []
-    least = f"{wanted[1]}.{wanted[2]}"
-    fits = name == "glibc" and Version(version) >= Version(least)
-    return [] if fits else [f"it needs glibc {least} or newer, and here is {libc}"]
-
-
 def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:
     """Install a torch into an environment that has none.
 
@@ -291,34 +263,6 @@ def _require_ops(
             hint="build one that does: deepbuild install --python "
             f"{python.executable} --ops {','.join(required)}",
         )
-
-
-def _torch_problems(contents: Contents, torch: Torch) -> list[str]:
-    for line in contents.requires:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if requirement.name == "torch" and not requirement.specifier.contains(torch.version, True):
-            return [f"it requires {requirement}, torch here is {torch.version}"]
-    return _claim_problems(contents, torch) if contents.installed_ops else []
-
-
-def _claim_problems(contents: Contents, torch: Torch) -> list[str]:
-    """What DeepSpeed itself would hold against the ops of a wheel at run time: it ignores those
-    recorded for another accelerator, and refuses those of another torch or CUDA."""
-    wrong = []
-    accelerator = accelerator_for(torch)
-    if contents.accelerator != accelerator:
-        said = contents.accelerator or "none"
-        wrong.append(f"its ops are recorded for accelerator {said}, torch here means {accelerator}")
-    built = str(contents.torch_info.get("version", ""))
-    if built and built != ".".join(torch.version.split(".")[:2]):
-        wrong.append(f"its ops were built for torch {built}, torch here is {torch.version}")
-    cuda = str(contents.torch_info.get("cuda_version", ""))
-    if contents.accelerator == "cuda" and cuda != (torch.cuda or ""):
-        wrong.append(f"its ops were built for CUDA {cuda}, torch here has {torch.cuda or 'none'}")
-    return wrong
 
 
 def _advice(failed: list[Check]) -> str:
