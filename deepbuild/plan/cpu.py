@@ -105,16 +105,31 @@ def simd_macro(target: Any) -> str:
 
 
 def _too_new(target: Any, machine: Machine) -> list[str]:
-    import archspec.cpu
-
-    here = archspec.cpu.TARGETS.get(
-        machine.cpu.name.replace("x86-64", "x86_64").replace("-v", "_v")
-    )
-    if here is None or here == target or target in here.ancestors:
-        return []
-    if target.features and all(feature in here for feature in target.features):
+    if runs_code_for(machine.cpu.name, target.name) is not False:
         return []
     return [
         f"this CPU ({machine.cpu.name}) cannot run {public_name(target.name)} code: "
         "CPU ops cannot be verified here."
     ]
+
+
+def runs_code_for(here: str, level: str) -> bool | None:
+    """Whether a CPU runs code that is made for a level, or for another CPU; None where archspec
+    does not know the two.
+
+    >>> runs_code_for("haswell", "x86-64-v3"), runs_code_for("haswell", "x86-64-v4")
+    (True, False)
+    >>> runs_code_for("no-such-cpu", "x86-64-v3")
+    """
+    import archspec.cpu
+
+    cpu, target = (archspec.cpu.TARGETS.get(_archspec_name(name)) for name in (here, level))
+    if cpu is None or target is None:
+        return None
+    if cpu == target or target in cpu.ancestors:
+        return True
+    return bool(target.features) and all(feature in cpu for feature in target.features)
+
+
+def _archspec_name(name: str) -> str:
+    return name.replace("x86-64", "x86_64").replace("-v", "_v")

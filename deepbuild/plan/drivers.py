@@ -48,6 +48,28 @@ def choose_driver(
     return decision, (said,)
 
 
+def driver_refuses(machine: Machine, cuda: str, *, ptx: bool) -> str:
+    """Why the driver here does not run code of a CUDA version, "" if it does, or may.
+
+    SASS is refused by a driver that is known to be older than its major version's floor; PTX by
+    one that is not known to be as new as what made it.
+    """
+    gpus, row = machine.gpus, facts.driver_row(cuda)
+    here = f"the driver here ({gpus.driver or 'none'}"
+    here += f", CUDA {gpus.driver_cuda})" if gpus.driver_cuda else ")"
+    if ptx:
+        if not gpus.driver_cuda or not cuda:
+            return f"whether {here} compiles PTX of CUDA {cuda or 'unknown'} is not known"
+        newer = Version(gpus.driver_cuda) >= Version(cuda)
+        return "" if newer else f"{here} does not compile PTX of CUDA {cuda}"
+    floor = (row.minor_floor or row.same_release) if row else None
+    if floor and not machine.system.board and _older(gpus.driver, floor):
+        return f"{here} is older than {floor}, which CUDA {cuda} needs"
+    if gpus.driver_cuda and cuda and Version(gpus.driver_cuda).major < Version(cuda).major:
+        return f"{here} does not run CUDA {cuda}"
+    return ""
+
+
 def _older(driver: str, least: str) -> bool:
     """Whether a driver's number is known to be below another; Jetson's may be none."""
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from enum import IntEnum
+
 from packaging.version import Version
 
 from deepbuild import facts
@@ -55,6 +58,38 @@ def runs_on(arch: str, own: str) -> bool:
     """Whether code for an arch runs on a GPU of a capability."""
     code, gpu = Version(number(arch)), Version(own)
     return code <= gpu and (arch.endswith("+PTX") or code.major == gpu.major)
+
+
+class Service(IntEnum):
+    """How a library's device code serves a GPU, the best way last."""
+
+    PTX = 1
+    SAME_MAJOR = 2
+    EXACT = 3
+
+
+def service(own: str, sass: tuple[str, ...], ptx: tuple[str, ...]) -> Service | None:
+    """How code for these capabilities, as it was found in a library, serves a GPU; None if not at
+    all. What is only for one architecture or family ("9.0a", "10.0f") counts where it is exact.
+
+    >>> service("8.6", ("8.0", "9.0"), ()), service("9.0", ("9.0a",), ())
+    (<Service.SAME_MAJOR: 2>, <Service.EXACT: 3>)
+    >>> service("12.0", ("9.0",), ("9.0",)), service("10.0", ("9.0a",), ("9.0a",))
+    (<Service.PTX: 1>, None)
+    """
+    if any(_is_exact(code, own) for code in sass):
+        return Service.EXACT
+    gpu = Version(own)
+    plain = [Version(code) for code in sass if code[-1].isdigit()]
+    if any(code.major == gpu.major and code <= gpu for code in plain):
+        return Service.SAME_MAJOR
+    if any(_is_exact(code, own) or (code[-1].isdigit() and Version(code) <= gpu) for code in ptx):
+        return Service.PTX
+    return None
+
+
+def _is_exact(code: str, own: str) -> bool:
+    return re.fullmatch(re.escape(own) + "[af]?", code) is not None
 
 
 def capability(name: str) -> str:
