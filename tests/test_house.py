@@ -114,6 +114,8 @@ LAYERS = {
     "deepbuild.wheelhouse": (
         *("deepbuild.wheelhouse", "deepbuild.wheel", "deepbuild.model", "deepbuild.codec"),
         *("deepbuild.host", "deepbuild.index", "deepbuild.errors", "deepbuild.addresses"),
+        *("deepbuild.plan", "deepbuild.facts", "deepbuild.fit", "deepbuild.check"),
+        "deepbuild.probe.cpu",
     ),
     "deepbuild.children": (),
     "deepbuild.plan": (

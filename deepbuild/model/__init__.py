@@ -6,6 +6,7 @@ Versions and compute capabilities are strings ("13.0", "8.6"): that is what peop
 
 from msgspec.structs import replace
 
+from deepbuild.model.choice import Choice, Refused
 from deepbuild.model.index import INDEX_SCHEMA, Index, IndexedWheel, SkippedFile
 from deepbuild.model.machine import (
     MACHINE_SCHEMA,
@@ -70,6 +71,7 @@ __all__ = [
     "BuildPlan",
     "BuiltOp",
     "Check",
+    "Choice",
     "Compiled",
     "Compiler",
     "Cpu",
@@ -95,6 +97,7 @@ __all__ = [
     "PlannedToolkit",
     "PlannedTorch",
     "Problem",
+    "Refused",
     "Rejected",
     "Request",
     "Resources",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from deepbuild.model.choice import Choice
 from deepbuild.model.plan import BuildPlan
 
 WHEEL_SCHEMA = 2
@@ -83,11 +84,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What was proved of an installation, in a fresh child process per op."""
+    """What was proved of an installation, in a fresh child process per op. `choice` tells how its
+    wheel was chosen, where that was left to deepbuild."""
 
     python: str
     wheel: str
     checks: tuple[Check, ...] = ()
+    choice: Choice | None = None
     schema: int = VERIFICATION_SCHEMA
 
     @property

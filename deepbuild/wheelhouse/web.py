@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from deepbuild import index
 from deepbuild.errors import DeepbuildError, ProbeError
@@ -39,6 +39,10 @@ _ABSENT = {403, 404, 410}
 """What servers say of a file that is not there; 403 where listing is not allowed."""
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _WHOLE_BYTES = {"Accept-Encoding": "identity"}
+
+
+class Writable(Protocol):
+    def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,23 @@ class Web:
                 yield parts
             return
         with _scratch(url) as file:
-            found = within(WHEEL_SECONDS, url, lambda: self._download(url, file))
-            check_hash(url, found, sha256)
+            self.whole(url, sha256, file)
             file.seek(0)
             yield file
+
+    def whole(self, url: str, sha256: str, file: Writable) -> None:
+        """Write a whole file into one that is open.
+
+        Args:
+            sha256: "" where it is not known; then the server must be one to trust.
+
+        Raises:
+            ProbeError: no answer, or not the file that the index names.
+        """
+        if not sha256:
+            self._require_trust(url)
+        found = within(WHEEL_SECONDS, url, lambda: self._download(url, file))
+        check_hash(url, found, sha256)
 
     def _parts(self, url: str) -> IO[bytes] | None:
         """A file read in parts, None where its server gives none."""
@@ -166,7 +183,7 @@ class Web:
             reason = str(reply.reason_phrase)[:80]
             return Answer(str(reply.url), reply.status_code, reason, said, bytes(body))
 
-    def _download(self, url: str, file: IO[bytes]) -> str:
+    def _download(self, url: str, file: Writable) -> str:
         """Fetch a whole file; its sha256."""
         digest = hashlib.sha256()
         with self._stream(url, _WHOLE_BYTES) as reply:
