@@ -21,10 +21,12 @@ from deepbuild.errors import DeepbuildError, Exit, UsageError
 from deepbuild.options import (
     AS_JSON,
     BUILDING,
+    OFFER,
     PLANNING,
     PYTHON,
     RUNNING,
     TOOLCHAIN,
+    offer_of,
     refuse_all_but,
     request_of,
     running_of,
@@ -196,19 +198,21 @@ def wheel(
 
 @cli.command()
 @click.argument("given", required=False, metavar="[WHEEL|PLAN.json]", default="")
+@OFFER
 @BUILDING
 @click.pass_context
 def install(context: click.Context, /, given: str, as_json: bool, **options: Any) -> int:
     """Install into an environment that has torch, and prove that every op works.
 
-    From a wheel or plan given, else from a wheel built for this machine. With a wheel, --ops names
-    those that must be in it. torch is never changed,
+    From a wheel or plan given, from the wheel of a --wheelhouse that fits best, else from one built
+    for this machine. Of a wheel, --ops names those that must be in it. torch is never changed,
     and if the proof fails, what was there before is put back.
 
     \b
     Examples:
       deepbuild install --ops cpu_adam,fused_adam
       deepbuild install deepspeed-0.19.8+….whl --python /path/to/venv
+      deepbuild install --wheelhouse /shared/wheels --no-build
     """
     from deepbuild.report import verification_report
 
@@ -218,9 +222,10 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         if path:
             allowed = ("python", *(("ops", "torch") if path.suffix == ".whl" else RUNNING))
             refuse_all_but(context, given, *allowed)
-        request = request_of("install", options)
-        stages.require_here(target_of(options))
-        verification = stages.install(target_of(options), request, path, running_of(options))
+        request, target = request_of("install", options), target_of(options)
+        offer = offer_of(context, options)
+        stages.require_here(target)
+        verification = stages.install(target, request, path, running_of(options), offer)
     _show(as_json, verification, lambda: verification_report(verification))
     return Exit.DONE
 

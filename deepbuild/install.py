@@ -4,6 +4,7 @@ put the old state back if it does not. torch is never changed."""
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from filelock import FileLock
 from deepbuild.errors import InstallError, VerificationError
 from deepbuild.fit import tag_problems, torch_problems
 from deepbuild.host import Completed, Host, uninterrupted
-from deepbuild.model import Check, Interpreter, Torch, Verification
+from deepbuild.model import Check, Interpreter, Machine, Torch, Verification
 from deepbuild.probe.answers import last_line, parse_answer, pip_errors, signal_words
 from deepbuild.wheel.contents import Contents, read_contents
 
@@ -56,6 +57,7 @@ class Installer:
         """
         contents = read_contents(wheel)
         self._require_fit(wheel, contents, required)
+        require_writable(self.python)
         with _as_install_error(self.python), self._alone(), self._transaction():
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
@@ -127,7 +129,7 @@ class Installer:
     def _transaction(self) -> Iterator[None]:
         """Bring the old state back if what is done inside fails or is interrupted: what was added
         is removed, and a DeepSpeed that was replaced returns file by file."""
-        before = self._distributions()
+        before = _distributions(self.host, self.python)
         with tempfile.TemporaryDirectory(prefix="deepbuild-") as folder:
             saved = self._save_deepspeed(Path(folder))
             try:
@@ -137,15 +139,6 @@ class Installer:
                     self.note("putting the old state back")
                     self._roll_back(before, Path(folder), saved)
                 raise
-
-    def _distributions(self) -> dict[str, str]:
-        """Installed distributions: name -> version."""
-        found = {}
-        for name in self.host.list_dir(str(self.site)):
-            if name.endswith(".dist-info"):
-                project, _, version = name[: -len(".dist-info")].partition("-")
-                found[project] = version
-        return found
 
     def _save_deepspeed(self, folder: Path) -> list[str]:
         saved: list[str] = []
@@ -160,7 +153,7 @@ class Installer:
         return saved
 
     def _roll_back(self, before: dict[str, str], folder: Path, saved: list[str]) -> None:
-        after = self._distributions()
+        after = _distributions(self.host, self.python)
         added = [name for name in after if name not in before or name == "deepspeed"]
         if added:
             self._pip("uninstall", "--yes", *added)
@@ -202,6 +195,69 @@ class Installer:
         return answer
 
 
+def _distributions(host: Host, python: Interpreter) -> dict[str, str]:
+    """Installed distributions: name -> version."""
+    found = {}
+    for name in host.list_dir(python.site_packages):
+        if name.endswith(".dist-info"):
+            project, _, version = name[: -len(".dist-info")].partition("-")
+            found[project] = version
+    return found
+
+
+def require_writable(python: Interpreter) -> None:
+    """
+    Raises:
+        InstallError: nothing can be put there. pip would fall back to the user's own folder, which
+            other environments see as well.
+    """
+    if not os.access(python.site_packages, os.W_OK):
+        raise InstallError(
+            f"cannot install into {python.prefix}",
+            found=f"{python.site_packages} cannot be written",
+            wanted="an environment that is yours to write",
+            hint="nothing was changed; make one that sees the torch there:\n"
+            f"{python.executable} -m venv --system-site-packages DIR, then --python DIR",
+        )
+
+
+def require_own(machine: Machine) -> None:
+    """Before anything is fetched or built for it.
+
+    Raises:
+        InstallError: the environment belongs to the distribution, or cannot be written.
+    """
+    python = machine.python
+    if python is None:
+        return
+    if python.externally_managed:
+        raise InstallError(
+            f"cannot install into {python.prefix}",
+            found="it belongs to the distribution (externally managed)",
+            wanted="an environment of your own",
+            hint=f"{python.executable} -m venv DIR, then --python DIR",
+        )
+    require_writable(python)
+
+
+@contextmanager
+def undone_if_it_fails(
+    host: Host, own_python: str, python: Interpreter, note: Callable[[str], None]
+) -> Iterator[None]:
+    """Remove again what was added to an environment, if what is done inside fails."""
+    before = _distributions(host, python)
+    try:
+        yield
+    except BaseException:
+        added = [name for name in _distributions(host, python) if name not in before]
+        if added:
+            with uninterrupted():
+                note(f"removing what was added: {', '.join(added)}")
+                command = [*pip_command(python, own_python), "uninstall", "--yes", *added]
+                host.run(command, timeout=3600)
+        raise
+
+
 def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:
     """Install a torch into an environment that has none.
 
@@ -219,7 +275,8 @@ def pip_command(python: Interpreter, own_python: str) -> list[str]:
     if "pip" not in python.packages:
         front = [own_python, "-m", "pip", "--python", python.executable]
     clean = [word for name in ELSEWHERE for word in ("-u", name)]
-    return ["env", *clean, *front, "--disable-pip-version-check", "--no-input"]
+    # A configuration file may say "user"; it would win over a variable that is not there.
+    return ["env", *clean, "PIP_USER=0", *front, "--disable-pip-version-check", "--no-input"]
 
 
 def _require_ok(done: Completed, python: Interpreter) -> None:

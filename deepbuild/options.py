@@ -14,6 +14,7 @@ from deepbuild.errors import UsageError
 
 if TYPE_CHECKING:
     from deepbuild.model import Request
+    from deepbuild.offering import Offer
     from deepbuild.stages import Running, Target
 
 Command = Callable[..., Any]
@@ -171,6 +172,26 @@ _RUNNING = _together(
 )
 BUILDING = _together(_WHAT, _MACHINE(hidden=True), _RUNNING, _HOW_FAR)
 
+OFFER = _together(
+    click.option(
+        "--wheelhouse",
+        default=None,
+        metavar="DIR|URL",
+        help="Take the wheel that fits best from a folder or an index of wheels; one is built "
+        "only if none fits.",
+    ),
+    click.option(
+        "--no-build",
+        is_flag=True,
+        help="With --wheelhouse: fail (exit 6) if no wheel fits, with all reasons.",
+    ),
+    click.option(
+        "--with-torch",
+        is_flag=True,
+        help="With --wheelhouse: install the torch that the wheel is for, where there is none.",
+    ),
+)
+
 
 def request_of(purpose: str, options: dict[str, Any]) -> Request:
     """What the options ask for.
@@ -253,6 +274,42 @@ def refuse_all_but(context: click.Context, given: str, *allowed: str) -> None:
             wanted="one of them",
             hint="leave the options away, or make a new plan with them",
         )
+
+
+_CHOOSING = (
+    *("wheelhouse", "no_build", "with_torch", "python", "torch", "deepspeed"),
+    *("ops", "config", "arch", "gpu", "allow_missing"),
+)
+
+
+def offer_of(context: click.Context, options: dict[str, Any]) -> Offer | None:
+    """Where the wheel is to come from, None for no such place.
+
+    Raises:
+        UsageError: options that say something of a place only, and there is none; or of a build,
+            and there is to be none.
+    """
+    if options["wheelhouse"] is None:
+        lost = [name for name in ("no_build", "with_torch") if options[name]]
+        if lost:
+            raise UsageError(
+                f"--{lost[0].replace('_', '-')} says something of --wheelhouse",
+                found="no --wheelhouse",
+                wanted="a folder of wheels, or the address of an index",
+                hint="add --wheelhouse DIR",
+            )
+        return None
+    if options["with_torch"] and options["torch"]:
+        raise UsageError(
+            "--with-torch and --torch both name a torch",
+            wanted="one of them",
+            hint="leave one away",
+        )
+    if options["no_build"]:
+        refuse_all_but(context, "--no-build", *_CHOOSING)
+    from deepbuild.offering import Offer
+
+    return Offer(options["wheelhouse"], not options["no_build"], options["with_torch"])
 
 
 RUNNING = ("deadline", "timeline", "cache", "sbom")

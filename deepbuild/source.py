@@ -84,7 +84,7 @@ class Store(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ a release on the index
 
     def _release(self, spec: str) -> Tree:
-        version = _release_number(spec)
+        version = release_number(spec)
         if not version and (newest := self._newest()):
             version = newest
         if version and (kept := self._kept(f"release-{version}")):
@@ -251,7 +251,12 @@ def _cannot_keep(folder: Path, error: OSError) -> ProbeError:
     )
 
 
-def _release_number(spec: str) -> str:
+def release_number(spec: str) -> str:
+    """The release that a --deepspeed SPEC means, "" for none.
+
+    Raises:
+        UsageError: no number, or that of a release too old.
+    """
     if not spec:
         return ""
     try:

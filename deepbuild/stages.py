@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion
 
-from deepbuild import cache, codec
+from deepbuild import cache, codec, model
 from deepbuild.costs import Costs, forecast
 from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import Host, LocalHost, write_atomically
@@ -26,6 +27,10 @@ from deepbuild.probe.resources import find_resources
 from deepbuild.record import RecordingHost
 from deepbuild.source import Store, Tree, inspect
 from deepbuild.tell import Telling
+
+if TYPE_CHECKING:
+    from deepbuild.install import Installer
+    from deepbuild.offering import Offer, Offering
 
 
 @dataclass(frozen=True)
@@ -253,58 +258,56 @@ class Stages:
         request: Request,
         given: Path | None,
         running: Running = Running(),
+        offer: Offer | None = None,
     ) -> Verification:
-        """Install a wheel given, or that of a plan given, or build one for this machine."""
-        from deepbuild.install import Installer
+        """Install a wheel given, or that of a plan given, or one that is offered, or build one for
+        this machine."""
+        from deepbuild.install import require_own
+        from deepbuild.torches import no_torch_for, require_asked
 
         planned = self._read_given(given)
         if planned and not target.python:
             target = replace(target, python=planned.python.executable)
         machine = self._environment(target)
+        require_own(machine)
         if target.torch and machine.torch is None:
             machine = self._with_torch(machine, target)
+        require_asked(machine, target.torch)
+        named = (op for op in request.ops if op not in {"auto", "all", "none"})
+        required = tuple(op for op in named if op not in request.allow_missing)
+        choice = None
+        if offer:
+            offering = self._offering(offer, target)
+            choice, done = offering.install(machine, request, target.deepspeed, required)
+            if done:
+                return done
         if machine.torch is None and given and planned is None:
-            raise self._no_torch_for(given, machine)
-        python, torch = require_torch(machine)
-        if target.torch and not torch.version.startswith(target.torch):
-            raise UsageError(
-                f"torch {target.torch} is asked for, and another one is installed",
-                found=f"torch {torch.version} in {python.executable}",
-                wanted="the torch that is there: deepbuild never changes it",
-                hint="leave --torch away, or name another environment with --python",
-            )
+            raise no_torch_for(given, machine)
+        python, _ = require_torch(machine)
         wheel = given
         if wheel is None or planned:
             here = replace(target, torch="", python=python.executable)
             planned = planned or self.plan(here, request)
             wheel = Path(self.wheel(planned, self.cache / "wheels", running).path)
-        installer = Installer(
-            self.host,
-            self.own_python,
-            python,
-            torch,
-            self.tell.note,
-            self.cache / "locks",
-            machine.system.libc,
-        )
-        required = tuple(op for op in request.ops if op not in {"auto", "all", "none"})
-        excused = request.allow_missing
-        return installer.install(wheel, tuple(op for op in required if op not in excused))
+        verification = self._installer(machine).install(wheel, required)
+        return model.replace(verification, choice=choice)
 
-    @staticmethod
-    def _no_torch_for(wheel: Path, machine: Machine) -> ProbeError:
-        from deepbuild.wheel.contents import read_contents
+    def _offering(self, offer: Offer, target: Target) -> Offering:
+        from deepbuild.offering import Offering
 
-        requires = read_contents(wheel).requires
-        torch = next((line for line in requires if line.startswith("torch=")), "torch")
-        python = machine.python.executable if machine.python else "python"
-        return ProbeError(
-            f"no torch in {python}",
-            found="no torch/version.py in " + ", ".join(machine.torch_looked_for),
-            wanted=f"the torch that the wheel was built for: {torch}",
-            hint=f"{python} -m pip install '{torch}'\n"
-            "or name the environment that has it: --python /path/to/venv",
-        )
+        folder, note = self.cache / "fetched", self.tell.note
+
+        def look() -> Machine:
+            return self._environment(target)
+
+        return Offering(offer, self.host, self.own_python, folder, note, look, self._installer)
+
+    def _installer(self, machine: Machine) -> Installer:
+        from deepbuild.install import Installer
+
+        python, torch = require_torch(machine)
+        locks, libc = self.cache / "locks", machine.system.libc
+        return Installer(self.host, self.own_python, python, torch, self.tell.note, locks, libc)
 
     def check(self, target: Target, wheel: Path) -> Verification:
         """What can be told of a wheel without running what is in it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -96,6 +98,39 @@ class Wheel:
 
     def json(self) -> bytes:
         return codec.dump(self.manifest).encode()
+
+
+def wheel_file(wheel: Wheel, *, manifest: bool = True, more: str = "") -> bytes:
+    """One that pip installs: with what DeepSpeed and pip read, and no libraries."""
+    version, plan = wheel.filename.split("-")[1], wheel.manifest.plan
+    minor = ".".join(plan.torch.version.split(".")[:2])
+    home, tags = f"deepspeed-{version}.dist-info", wheel.filename.removesuffix(".whl").split("-", 2)
+    ops = {op.name: True for op in wheel.ops}
+    info = (
+        f"version='{version}'\ninstalled_ops={ops!r}\naccelerator_name='{plan.accelerator}'\n"
+        f"torch_info={{'version': '{minor}', 'cuda_version': '{plan.torch.cuda or '0.0'}'}}\n"
+    )
+    files = {
+        "deepspeed/__init__.py": more,
+        "deepspeed/git_version_info_installed.py": info,
+        f"{home}/METADATA": f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n"
+        f"Requires-Dist: torch=={minor}.*\n",
+        f"{home}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tags[2]}\n",
+    }
+    if manifest:
+        files[f"{home}/deepbuild.json"] = codec.dump(wheel.manifest)
+    files[f"{home}/RECORD"] = "".join(f"{name},,\n" for name in files) + f"{home}/RECORD,,\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, text in files.items():
+            out.writestr(name, text)
+    return buffer.getvalue()
+
+
+def put(folder: Path, *wheels: Wheel, manifest: bool = True, more: str = "") -> None:
+    for wheel in wheels:
+        content = wheel_file(wheel, manifest=manifest, more=more)
+        (folder / wheel.filename).write_bytes(content)
 
 
 def gpus(*capabilities: str, driver: tuple[str, str] = DRIVER) -> Gpus:
