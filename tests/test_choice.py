@@ -132,6 +132,24 @@ def test_content_says_what_does_not_fit(wheel, found):
     assert found in "; ".join(reasons(wheel))
 
 
+def test_one_tag_that_fits_is_enough():
+    assert reasons(Wheel(tags=f"{TAG}-manylinux_2_39_x86_64.manylinux_2_28_x86_64")) == ()
+    assert reasons(Wheel(tags=f"cp310.cp311-cp310.cp311-{PLATFORM}")) == ()
+
+
+def test_code_that_cannot_be_read_goes_by_what_it_was_built_for():
+    """On ARM: its generic level runs everywhere."""
+    cpu = replace(HOPPER.cpu, name="neoverse_v1", level="aarch64")
+    arm = replace(HOPPER, cpu=cpu, system=replace(HOPPER.system, arch="aarch64"))
+    for level, fits in {"aarch64": True, "neoverse_n1": True, "neoverse_v2": False}.items():
+        wheel = Wheel(code("cpu_adam", cpu=""), cpu=level)
+        told = wheel.told(read_name(wheel.candidate))
+        assert (content_problems(told, node_of(arm, Request())) == []) is fits
+    nameless = replace(arm, cpu=replace(cpu, name="", level=""))
+    told = replace(told, cpu="aarch64")
+    assert content_problems(told, node_of(nameless, Request())) == []
+
+
 def test_newer_libstdcxx_than_torch_loads_is_told():
     torch = replace(HOPPER.torch, runtime=Runtime("/lib/libstdc++.so.6", "3.4.28"))
     wheel = Wheel(code(sass="9.0", versions={"GLIBCXX": "3.4.30"}))
@@ -266,6 +284,14 @@ def test_sass_wants_the_driver_of_its_major_version():
     assert "(570.26, CUDA 12.8) is older than 580.65.06, which CUDA 13.0 needs" in found[0]
 
 
+def test_driver_of_a_jetson_has_numbers_of_its_own():
+    system = replace(HOPPER.system, board="NVIDIA Jetson AGX Thor")
+    machine = node("9.0", driver=("540.4.0", "13.0"), system=system)
+    assert reasons(Wheel(), machine) == ()
+    machine = node("9.0", driver=("540.4.0", "12.6"), system=system)
+    assert "does not run CUDA 13.0" in reasons(Wheel(), machine)[0]
+
+
 # --- where there is no torch
 
 
@@ -289,8 +315,10 @@ def test_without_torch_the_driver_decides_which_cuda():
 
 def test_without_torch_gpus_are_not_left_unused():
     cpu = Wheel(code("cpu_adam"), torch="2.14.1+cpu", cuda=None)
+    asked: list[str] = []
     found = "it is for a torch without CUDA, and here is H100"
-    assert reasons(cpu, bare("9.0")) == (found,)
+    assert reasons(cpu, bare("9.0"), asked=asked) == (found,)
+    assert asked == []
     assert reasons(cpu, bare()) == ()
     assert best(cpu, Wheel(), machine=bare()) is cpu
     assert best(cpu, Wheel(), machine=bare(), gpus=("h100",)).filename == Wheel().filename
@@ -353,7 +381,7 @@ def test_only_ops_asked_for_count():
 def test_manifest_comes_before_none():
     wheel = Wheel(code(sass="9.0"))
     named = read_name(wheel.candidate)
-    told = replace(wheel.told(named), evidence="binaries", torch="", cpu="")
+    told = replace(wheel.told(named), evidence="binaries")
     here = node_of(HOPPER, Request())
     assert rank(wheel.told(named), here) > rank(told, here)
 
@@ -403,16 +431,12 @@ def test_label_that_lacks_an_op():
     """The op that lacks may be the one with the arches."""
     found = parse_label("torch2.14.cu130.sm80.zen4.b1234abcd.nofusedadam")
     assert found and found.lacks and found.cpu == "zen4"
-    wheel = Wheel(code("cpu_adam"))
-    wheel.filename = wheel.filename.replace("-cp311", ".sm80.nofusedadam-cp311", 1)
-    plain = wheel.filename.replace(".b1234abcd.sm80", ".b1234abcd").replace(
-        ".x8664v3", ".sm80.x8664v3"
-    )
-    named = read_name(Candidate(plain, ""))
-    assert named.label and named.label.arches == ("8.0",)
     here = node_of(HOPPER, Request())
-    assert name_problems(named, here) == []
-    assert most(named, here)[1] is Service.EXACT
+    for arch in ("sm86", "sm80ptx"):
+        local = f"torch2.14.cu130.{arch}.x8664v3.b1234abcd.nofusedadam"
+        named = read_name(Candidate(f"deepspeed-0.19.8+{local}-{TAG}-{PLATFORM}.whl", ""))
+        assert name_problems(named, here) == []
+        assert most(named, here)[1] is Service.EXACT
 
 
 def test_manifest_of_another_wheel_is_not_believed():
@@ -475,6 +499,13 @@ def test_wheels_that_could_not_be_better_are_not_asked():
     assert asked == [new.filename]
     assert set(chosen.choice.others) == {old.filename, ptx.filename}
     assert "2 more could not be better" in chosen.choice.why
+
+
+def test_wheels_that_may_be_as_good_are_asked():
+    """The first has SASS by its name, and an op without; the second may have more ops."""
+    mixed = Wheel(code(sass="9.0"), code("fused_lamb", ptx="8.0"))
+    more = Wheel(*(code(name, ptx="8.0") for name in ("fused_adam", "fused_lamb", "utils")))
+    assert best(mixed, more) is more
 
 
 def test_older_wheel_is_asked_where_no_newer_one_fits():

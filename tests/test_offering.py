@@ -326,7 +326,7 @@ def test_wheels_that_cannot_be_read_are_no_reason_to_build(run, folder, python, 
     (folder / GOOD.filename).write_bytes(b"PK")
     code, _, err = run("install", "--wheelhouse", folder, "--python", python)
     assert (code, built) == (3, [])
-    assert f"{GOOD.filename}: it cannot be read" in err
+    assert "cannot be read: not a whole zip archive" in err
 
 
 def test_one_that_cannot_be_read_does_not_stop_the_others(run, folder, python, installed):
@@ -334,7 +334,8 @@ def test_one_that_cannot_be_read_does_not_stop_the_others(run, folder, python, i
     (folder / GOOD.filename).write_bytes(b"PK")
     code, _, err = run("install", "--wheelhouse", folder, "--python", python)
     assert (code, installed) == (0, [OLDER.filename])
-    assert f"not {GOOD.filename}: it cannot be read" in err
+    assert f"not {GOOD.filename}: " in err
+    assert "cannot be read: not a whole zip archive" in err
 
 
 def test_manifest_of_the_future_is_told(run, folder, python, installed):
@@ -343,7 +344,25 @@ def test_manifest_of_the_future_is_told(run, folder, python, installed):
     put(folder, OLDER, new)
     code, _, err = run("install", "--wheelhouse", folder, "--python", python)
     assert (code, installed) == (0, [OLDER.filename])
-    assert f"not {new.filename}: it cannot be read: schema 99" in err
+    assert f"manifest of {new.filename} has another schema: schema 99" in err
+
+
+def test_what_lies_beside_a_wheel_and_is_another_is_told(run, folder, python, installed):
+    put(folder, OLDER, GOOD)
+    write_index(folder)
+    (folder / f"{GOOD.filename}.deepbuild.json").write_bytes(OLDER.json())
+    code, _, err = run("install", "--wheelhouse", folder, "--python", python)
+    assert (code, installed) == (0, [OLDER.filename])
+    assert "is not the file that the index names" in err
+
+
+def test_manifest_of_another_wheel_is_told(run, folder, python, installed):
+    other = offered(tag="00000077")
+    other.manifest = OLDER.manifest
+    put(folder, OLDER, other)
+    code, _, err = run("install", "--wheelhouse", folder, "--python", python)
+    assert (code, installed) == (0, [OLDER.filename])
+    assert f"not {other.filename}: its manifest is that of DeepSpeed 0.19.7" in err
 
 
 def test_server_that_fails_for_several_wheels_is_an_error(run, folder, python, built):
@@ -361,6 +380,7 @@ def test_server_that_fails_for_several_wheels_is_an_error(run, folder, python, b
         code, _, err = run("install", "--wheelhouse", url, "--python", python)
     assert (code, built) == (3, [])
     assert "HTTP 500" in err
+    assert "none of the others fits" not in err
 
 
 # --- fetching
@@ -381,7 +401,7 @@ class Cut(Negotiating):
 
 
 class Other(Cut):
-    """Gives another file than the index names."""
+    """Gives another file than the index names, of the same size."""
 
     def do_GET(self) -> None:
         if not self.path.endswith(".whl"):
@@ -389,7 +409,7 @@ class Other(Cut):
             return
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"something else")
+        self.wfile.write(b"x" * Path(self.translate_path(self.path)).stat().st_size)
 
 
 @pytest.mark.parametrize(

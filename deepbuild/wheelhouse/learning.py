@@ -19,7 +19,7 @@ from deepbuild.wheelhouse.told import Named, Told, of_binaries, of_manifest, of_
 T = TypeVar("T")
 U = TypeVar("U")
 
-AT_ONCE = 16
+AT_ONCE = 6  # as many as `python -m http.server` lets wait; what is more comes again after a second
 MOST_FAILURES = 3
 """Of wheels on a server: then it is the server that does not work."""
 
@@ -42,7 +42,7 @@ def learn(wheels: Sequence[Named], config: Config) -> Iterator[Told | str]:
         failed += not is_here(named)
         if failed >= MOST_FAILURES and isinstance(answer, ProbeError):
             raise answer
-        yield f"it cannot be read: {answer.found or answer.message}".replace("\n", "; ")
+        yield ": ".join(filter(None, [answer.message, answer.found])).replace("\n", "; ")
 
 
 def is_here(named: Named) -> bool:
