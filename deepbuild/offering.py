@@ -89,8 +89,9 @@ class Offering:
         place = without_secrets(self.offer.place)
         wheels = list_wheels(self.offer.place, "deepspeed", self._config)
         chosen = choose(place, wheels, node, lambda some: learn(some, self._config))
-        for line in told_choice(chosen.choice, len(wheels)):
-            self.note(line)
+        if chosen.told or self.offer.build:  # else the error tells it all
+            for line in told_choice(chosen.choice, len(wheels)):
+                self.note(line)
         return chosen
 
     def _require_build(self, chosen: Chosen) -> None:
@@ -154,13 +155,15 @@ class Offering:
 
     def _no_torch(self, told: Told, node: Node) -> ProbeError:
         python, version = node.python, _torch_version(told)
-        again = f"deepbuild install --python {quote(python.executable)}"
         place = quote(without_secrets(self.offer.place))
+        again = f"deepbuild install --python {quote(python.executable)} --wheelhouse {place}"
+        again += f" --ops {','.join(node.ops)}" if node.ops else ""
+        again += f" --deepspeed {node.release}" if node.release else ""
         return ProbeError(
             f"no torch in {python.executable}",
             found="no torch/version.py in " + ", ".join(node.machine.torch_looked_for),
             wanted=f"the torch that {told.named.filename} was built for: {version}",
-            hint=f"{again} --wheelhouse {place} --with-torch\n"
+            hint=f"{again} --with-torch\n"
             f"or {_by_hand(python, version, _cuda_of(told))}\n"
             "or name the environment that has it: --python /path/to/venv",
         )
@@ -193,8 +196,11 @@ def _words(cuda: str) -> str:
 
 
 def _by_hand(python: Interpreter, version: str, cuda: str) -> str:
-    command = f"{quote(python.executable)} -m pip install 'torch=={version}'"
-    return f"{command}   # with the --index-url of torch for {_words(cuda)}"
+    executable = quote(python.executable)
+    pip = f"{executable} -m pip install"
+    if "pip" not in python.packages:  # as uv makes environments
+        pip = f"uv pip install --python {executable}"
+    return f"{pip} 'torch=={version}'   # with the --index-url of torch for {_words(cuda)}"
 
 
 def _require_right_torch(told: Told, machine: Machine, node: Node) -> None:

@@ -241,7 +241,8 @@ def test_no_build_is_exit_6_with_every_reason(run, folder, python, built):
     put(folder, *others)
     code, out, err = run("install", "--wheelhouse", folder, "--no-build", "--python", python)
     assert (code, out, built) == (6, "", [])
-    told = err.partition("error: ")[2]
+    before, _, told = err.partition("error: ")
+    assert before == ""
     for wheel in others:
         assert f"{wheel.filename}: it is for torch 2.13, torch here is 2.14.1+cpu" in told
 
@@ -523,10 +524,15 @@ def torch_index(tmp_path, monkeypatch) -> Path:
 
 def test_no_torch_names_the_command(run, folder, bare_python, installed, built):
     put(folder, GOOD)
-    code, _, err = run("install", "--wheelhouse", folder, "--python", bare_python)
+    line = ("install", "--wheelhouse", folder, "--python", bare_python)
+    code, _, err = run(*line)
     assert (code, installed, built) == (3, [], [])
     assert f"install --python {bare_python} --wheelhouse '{folder}' --with-torch" in err
-    assert f"{bare_python} -m pip install 'torch==2.14.1'" in err
+    assert f"uv pip install --python {bare_python} 'torch==2.14.1'" in err
+    assert "--ops cpu_adam --with-torch" in run(*line, "--ops", "cpu_adam")[2]
+    (site,) = bare_python.parent.parent.glob("lib/python3*/site-packages")
+    (site / "pip-24.0.dist-info").mkdir()
+    assert f"or {bare_python} -m pip install 'torch==2.14.1'" in run(*line)[2]
 
 
 def test_torch_of_the_wheel_is_installed_first(run, folder, bare_python, torch_index, installed):
