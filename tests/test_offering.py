@@ -182,8 +182,12 @@ def test_json_names_every_wheel(run, folder, python, installed):
     assert len([line for line in err.splitlines() if line]) <= 8
 
 
-def test_wheel_is_really_installed(run, folder, own_python, monkeypatch):
-    """With pip, into an environment that has none, without any network."""
+def test_wheel_is_really_installed(run, folder, own_python, monkeypatch, tmp_path):
+    """With pip, into an environment that has none, without any network, and where a configuration
+    says that it belongs into the user's own folder, where other environments would see it."""
+    (tmp_path / "pip.conf").write_text("[global]\nuser = true\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "mine"))
     passed = Verification("", "", (Check("stand-in", "passed", "yes"),))
     monkeypatch.setattr(Installer, "verify", lambda *_: passed)
     put(folder, GOOD)
@@ -192,7 +196,8 @@ def test_wheel_is_really_installed(run, folder, own_python, monkeypatch):
         code, _, err = run("install", "--wheelhouse", url, "--python", own_python)
     assert code == 0, err
     version = GOOD.filename.split("-")[1]
-    assert f"deepspeed-{version}.dist-info" in site_of(own_python)
+    assert {"deepspeed", f"deepspeed-{version}.dist-info"} <= site_of(own_python)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_ops_and_release_that_are_asked_for(run, folder, python, installed):
@@ -535,6 +540,7 @@ def test_no_torch_names_the_command(run, folder, bare_python, installed, built):
     assert f"or {bare_python} -m pip install 'torch==2.14.1'" in run(*line)[2]
 
 
+@pytest.mark.e2e
 def test_torch_of_the_wheel_is_installed_first(run, folder, bare_python, torch_index, installed):
     put(folder, GOOD)
     line = ("install", "--wheelhouse", folder, "--python", bare_python, "--with-torch")
@@ -545,14 +551,26 @@ def test_torch_of_the_wheel_is_installed_first(run, folder, bare_python, torch_i
     assert "torch" in site_of(bare_python)
 
 
-def test_torch_of_another_kind_is_told_and_goes_again(run, folder, bare_python, torch_index):
-    wheel = offered(torch="2.14.1+cu130", cuda="13.0")
-    put(folder, wheel)
+def test_torch_of_another_kind_is_told_and_goes_again(
+    run, folder, bare_python, torch_index, monkeypatch
+):
+    put(folder, offered(torch="2.14.1+cu130", cuda="13.0"))
+    (site,) = bare_python.parent.parent.glob("lib/python3*/site-packages")
+    asked: list[str] = []
+
+    def put_torch(host, own_python, python, version: str) -> None:
+        asked.append(version)
+        with zipfile.ZipFile(next(torch_index.iterdir())) as archive:
+            archive.extractall(site)
+
+    monkeypatch.setattr("deepbuild.offering.put_torch", put_torch)
     line = ("install", "--wheelhouse", folder, "--python", bare_python, "--with-torch")
     code, _, err = run(*line)
-    assert code == 6, err
+    assert (code, asked) == (6, ["2.14.1"]), err
+    assert f"installing torch 2.14.1 into {bare_python.parent.parent}" in err
     assert "is not the one that the wheel was built for" in err
     assert "recorded for accelerator cuda, torch here means cpu" in err
+    assert "removing what was added: torch" in err
     assert site_of(bare_python) == set()
 
 
@@ -607,20 +625,6 @@ def test_environments_that_people_have(run, folder, tmp_path, monkeypatch, make)
     code, _, err = run(*line)
     assert code == 0, err
     assert {"torch", "deepspeed"} <= site_of(python)
-
-
-def test_pip_is_not_sent_to_the_users_own_folder(run, folder, own_python, tmp_path, monkeypatch):
-    """A configuration may say so; DeepSpeed would lie beside another environment's."""
-    (tmp_path / "pip.conf").write_text("[global]\nuser = true\nno-index = true\n")
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "mine"))
-    passed = Verification("", "", (Check("stand-in", "passed", "yes"),))
-    monkeypatch.setattr(Installer, "verify", lambda *_: passed)
-    put(folder, GOOD)
-    code, _, err = run("install", "--wheelhouse", folder, "--python", own_python)
-    assert code == 0, err
-    assert "deepspeed" in site_of(own_python)
-    assert not (tmp_path / "mine").exists()
 
 
 def test_environment_that_cannot_be_written_is_told_first(run, folder, python, monkeypatch):
