@@ -1,4 +1,5 @@
-"""The child that proves one op of an installed DeepSpeed, over a stand-in for it."""
+"""The child that proves one op of an installed DeepSpeed, over a stand-in for it. What it computes
+is compared with a real torch in tests/e2e/test_numbers.py."""
 
 from __future__ import annotations
 
@@ -23,8 +24,10 @@ DEEPSPEED = {
     "torch/cuda.py": """
 import os
 
-def is_available(): return bool(os.environ.get("TOY_GPU"))
-def get_device_name(index): return os.environ["TOY_GPU"]
+NAMES = os.environ.get("TOY_GPUS", "").split()
+def is_available(): return bool(NAMES)
+def device_count(): return len(NAMES)
+def get_device_name(index): return NAMES[index]
 """,
     "deepspeed/ops/__init__.py": "",
     "deepspeed/ops/good_op.py": "",
@@ -36,18 +39,21 @@ class Builder:
     def __init__(self, name): self.name = name
     def load(self, verbose):
         print("noise at load")
-        if self.name == "good":
+        if self.name in ("good", "gds", "quantizer", "pin_memory"):
             return importlib.import_module("deepspeed.ops.good_op")
         if self.name == "jit":
             return types.SimpleNamespace(__file__="/root/.cache/torch_extensions/jit.so")
         if self.name == "path":
             raise RuntimeError("PATH is %r, accelerator %s" % (
                 os.environ["PATH"], os.environ["DS_ACCELERATOR"]))
+        if self.name == "driver":
+            raise ImportError("libcuda.so.1: cannot open shared object file")
         if self.name == "exits":
             sys.exit("gave up")
         os.kill(os.getpid(), 4)
 
-ALL_OPS = {name: Builder(name) for name in ("good", "jit", "path", "exits", "illegal")}
+NAMES = "good gds quantizer pin_memory jit path driver exits illegal"
+ALL_OPS = {name: Builder(name) for name in NAMES.split()}
 """,
 }
 
@@ -83,10 +89,10 @@ def test_deepspeed_is_imported_and_says_its_ops(verify):
     assert "DS_ACCELERATOR=cuda" in gpu["evidence"]
 
 
-def test_gpu_that_torch_sees_is_named(verify, monkeypatch):
-    monkeypatch.setenv("TOY_GPU", "Toy 9000")
+def test_gpus_that_torch_sees_are_named(verify, monkeypatch):
+    monkeypatch.setenv("TOY_GPUS", "Toy-9000 Toy-8000")
     gpu = answer(verify(""))["checks"][1]
-    assert gpu == {"name": "GPU", "status": "passed", "evidence": "Toy 9000"}
+    assert gpu == {"name": "GPU", "status": "passed", "evidence": "Toy-9000, Toy-8000"}
 
 
 def test_other_accelerator_is_a_failure(verify):
@@ -96,12 +102,42 @@ def test_other_accelerator_is_a_failure(verify):
 
 
 def test_op_of_the_wheel_loads(verify):
-    (check,) = answer(verify("good"))["checks"]
-    assert check == {
+    loads, computes = answer(verify("good"))["checks"]
+    assert loads == {
         "name": "good loads",
         "status": "passed",
         "evidence": "deepspeed/ops/good_op.py",
     }
+    assert (computes["name"], computes["status"]) == ("good computes", "skipped")
+    assert "that it loads is all" in computes["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "words"),
+    [
+        ("gds", "gds moves data to a GPU", "GPUDirect Storage"),
+        ("quantizer", "quantizer against torch", "torch sees no GPU"),
+    ],
+)
+def test_what_cannot_be_computed_here_is_not_passed(verify, op, name, words):
+    loads, computes = answer(verify(op))["checks"]
+    assert loads["status"] == "passed"
+    assert (computes["name"], computes["status"]) == (name, "skipped")
+    assert words in computes["evidence"]
+
+
+def test_op_that_loads_and_does_not_do_is_a_failure(verify):
+    """A library under another's name: what it should give is not in it."""
+    loads, computes = answer(verify("pin_memory"))["checks"]
+    assert loads["status"] == "passed"
+    assert (computes["name"], computes["status"]) == ("pin_memory computes", "failed")
+    assert "has no attribute 'pin_handle'" in computes["evidence"]
+
+
+def test_op_that_needs_the_driver_is_no_failure_without_one(verify):
+    (check,) = answer(verify("driver"))["checks"]
+    assert check["status"] == "skipped"
+    assert "libcuda.so.1" in check["evidence"]
 
 
 def test_op_compiled_at_run_time_is_not_the_wheels(verify):
@@ -128,52 +164,36 @@ def test_death_of_the_child_is_left_to_the_parent(verify):
     assert (done.returncode, done.stdout) == (-4, "")
 
 
-class Number:
-    """As much of a tensor as an optimizer's caller touches."""
-
-    def __init__(self, value: float) -> None:
-        self.value, self.grad = value, None
-
-    def clone(self) -> Number:
-        return Number(self.value)
-
-    detach = float = cpu = lambda self: self
-
-
-def test_steps_give_each_parameter_its_own_gradient():
-    parameters = [Number(1.0), Number(10.0)]
-
-    class Descent:
-        def step(self) -> None:
-            for parameter in parameters:
-                parameter.value -= parameter.grad.value
-
-    gradients = [[Number(0.25), Number(1.0)], [Number(0.25), Number(2.0)]]
-    result = verify_op.steps_of(Descent(), parameters, gradients)
-    assert [number.value for number in result] == [0.5, 7.0]
-    assert parameters[0].grad is not gradients[1][0]
-
-
-@pytest.mark.parametrize(
-    ("difference", "status"),
-    [(0.0, "passed"), (1e-5, "passed"), (1.1e-5, "failed"), (float("nan"), "failed")],
-)
-def test_difference_decides(monkeypatch, difference, status):
-    monkeypatch.setattr(verify_op, "largest_difference", lambda *args: difference)
-    name, found, evidence = verify_op.compared("CPUAdam", None, None, "cpu", 1e-5)
-    assert (name, found) == ("CPUAdam", status)
-    assert "1e-05" in evidence
-
-
-def test_child_imports_nothing_of_deepbuild():
-    text = Path(child_script("verify_op")).read_text()
-    assert "import deepbuild" not in text
-    assert "from deepbuild" not in text
-
-
 def test_another_deepspeed_than_the_wheels_is_no_proof(verify):
     """An older one that stayed, or one that another folder holds, must not pass for the wheel."""
     for changes in ({"version": "0.19.9"}, {"site": "/elsewhere"}):
         check = answer(verify("", **changes))["checks"][0]
         assert check["status"] == "failed"
         assert "not " in check["evidence"]
+
+
+@pytest.mark.parametrize("name", ["verify_op", *verify_op.SCRIPTS])
+def test_child_imports_nothing_of_deepbuild(name):
+    text = Path(child_script(name)).read_text()
+    assert "import deepbuild" not in text
+    assert "from deepbuild" not in text
+
+
+def test_each_op_is_compared_by_one_script():
+    found = verify_op.comparisons()
+    assert {"cpu_adam", "cpu_adagrad", "cpu_lion", "async_io", "fused_lamb"} <= set(found)
+    assert {"quantizer", "random_ltd", "spatial_inference", "transformer_inference"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, []), (1, [("cuda:0", "")]), (2, [("cuda:0", " on GPU 0"), ("cuda:1", " on GPU 1")])],
+)
+def test_every_visible_gpu_is_a_place_to_compare(monkeypatch, count, expected):
+    class Cuda:
+        is_available = staticmethod(lambda: count > 0)
+        device_count = staticmethod(lambda: count)
+
+    monkeypatch.setitem(sys.modules, "torch", type("Torch", (), {"cuda": Cuda}))
+    assert verify_op.devices("cuda") == expected
+    assert verify_op.devices("cpu") == [("cpu", "")]
