@@ -12,18 +12,20 @@ from deepbuild.errors import UsageError
 from deepbuild.model import (
     MACHINE_SCHEMA,
     MANIFEST_SCHEMA,
+    NODE_SCHEMA,
     PLAN_SCHEMA,
     VERIFICATION_SCHEMA,
     WHEEL_SCHEMA,
     BuildPlan,
     Machine,
     Manifest,
+    NodeRecord,
     Verification,
     Wheel,
     replace,
 )
 
-Noun = TypeVar("Noun", Machine, BuildPlan, Wheel, Manifest, Verification)
+Noun = TypeVar("Noun", Machine, BuildPlan, Wheel, Manifest, Verification, NodeRecord)
 Any_ = TypeVar("Any_")
 
 SCHEMAS: dict[type, int] = {
@@ -32,6 +34,7 @@ SCHEMAS: dict[type, int] = {
     Wheel: WHEEL_SCHEMA,
     Manifest: MANIFEST_SCHEMA,
     Verification: VERIFICATION_SCHEMA,
+    NodeRecord: NODE_SCHEMA,
 }
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from deepbuild.check.node_ops import Proving, op_checks
+from deepbuild.check.node_record import look_around, make_record, write_record
 from deepbuild.errors import InstallError, VerificationError
 from deepbuild.fit import tag_problems, torch_problems
 from deepbuild.host import Completed, Host, uninterrupted
-from deepbuild.model import Check, Interpreter, Machine, Torch, Verification
-from deepbuild.probe.answers import last_line, parse_answer, pip_errors, signal_words
+from deepbuild.model import Check, Interpreter, Machine, Torch, Verification, replace
+from deepbuild.probe.answers import pip_errors
 from deepbuild.wheel.contents import Contents, read_contents
 
 # Variables that would send files elsewhere or nowhere, or show pip another environment.
@@ -65,7 +67,7 @@ class Installer:
             verification = self.verify(wheel, contents)
             if not verification.passed:
                 raise _refuted(verification)
-        return verification
+            return self._written_down(verification, wheel, contents)
 
     # ------------------------------------------------------------ before
 
@@ -170,13 +172,10 @@ class Installer:
     def verify(self, wheel: Path, contents: Contents) -> Verification:
         """Import DeepSpeed and every op of the wheel, each in a fresh process, and compute with
         those that can be compared with torch."""
-        checks = [self._torch_unchanged(), *self._ask("", contents).checks]
-        if not contents.installed_ops:
-            none = "none in this wheel: DeepSpeed would compile them at run time, where it can"
-            checks.append(Check("ops", "skipped", none))
-        for op in contents.installed_ops:
-            checks += self._ask(op, contents).checks
-        return Verification(self.python.executable, wheel.name, tuple(checks))
+        python, site = self.python.executable, str(self.site)
+        proving = Proving(python, contents.accelerator, contents.version, site)
+        checks = op_checks(self.host, proving, contents.installed_ops, self.note)
+        return Verification(python, wheel.name, (self._torch_unchanged(), *checks))
 
     def _torch_unchanged(self) -> Check:
         text = self.host.read_text(f"{self.torch.root}/version.py") or ""
@@ -184,15 +183,23 @@ class Installer:
         found = f"still {self.torch.version}" if same else f"no longer {self.torch.version}"
         return Check("torch unchanged", "passed" if same else "failed", found)
 
-    def _ask(self, op: str, contents: Contents) -> _Answer:
-        self.note(f"  {op or 'deepspeed'}")
-        expected = (contents.accelerator, contents.version, str(self.site))
-        done = self.host.ask_python(self.python.executable, "verify_op", op, *expected)
-        answer = parse_answer(done, _Answer)
-        if answer is None:
-            why = signal_words(done) or last_line(done)
-            return _Answer((Check(f"{op or 'deepspeed'} loads", "failed", why),), ())
-        return answer
+    def _written_down(
+        self, verification: Verification, wheel: Path, contents: Contents
+    ) -> Verification:
+        """What was verified, and where, so that `check` can tell later what changed."""
+        now = look_around(self.host, self.python, self.libc)
+        record = make_record(
+            self.host, now, deepspeed=contents.version, wheel=wheel, ops=contents.installed_ops
+        )
+        try:
+            (listed,) = self.site.glob("deepspeed-*.dist-info/RECORD")
+            write_record(listed.parent, record)
+        except (OSError, ValueError) as error:  # it is verified all the same
+            why = f"not written, so that no drift can be told later: {error}"
+            told = Check("record of the node", "skipped", why)
+        else:
+            told = Check("record of the node", "passed", "`deepbuild check` tells what changes")
+        return replace(verification, checks=(*verification.checks, told))
 
 
 def _distributions(host: Host, python: Interpreter) -> dict[str, str]:
@@ -287,12 +294,6 @@ def _require_ok(done: Completed, python: Interpreter) -> None:
             wanted="the wheel and its requirements installed, torch unchanged",
             hint="the old state is back; check the network and `pip config list`",
         )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    checks: tuple[Check, ...]
-    ops: tuple[str, ...]
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from deepbuild.model import (
     Decision,
     EnvVar,
     Machine,
+    NodeRecord,
     Rejected,
     Verification,
     Wheel,
@@ -68,7 +69,7 @@ def with_schema(kind: type):
     return strategy(kind).map(lambda noun: replace(noun, schema=codec.SCHEMAS[kind]))
 
 
-@pytest.mark.parametrize("kind", [Machine, BuildPlan])
+@pytest.mark.parametrize("kind", [Machine, BuildPlan, NodeRecord])
 def test_every_noun_comes_back_as_it_was(kind):
     @settings(max_examples=25, deadline=None, database=None)
     @given(with_schema(kind))

@@ -10,9 +10,10 @@ import pytest
 from fake_host import debian
 from test_plan import machine
 
+from deepbuild import codec
 from deepbuild.errors import InstallError
 from deepbuild.install import Installer, _advice, pip_command
-from deepbuild.model import Check, Machine, replace
+from deepbuild.model import Check, Machine, NodeRecord, Verification, replace
 from deepbuild.wheel.contents import Contents
 
 WHEEL = Path("deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl")
@@ -78,7 +79,7 @@ def test_wheel_without_ops_is_not_called_verified(monkeypatch) -> None:
     """B155: an install that compiled nothing must not look like one that did."""
     checked = installer()
     monkeypatch.setattr(Installer, "_torch_unchanged", lambda self: Check("t", "passed", ""))
-    monkeypatch.setattr(Installer, "_ask", lambda self, op, c: type("A", (), {"checks": ()})())
+    monkeypatch.setattr("deepbuild.check.node_ops.ask", lambda *args: [])
     bare = contents(installed_ops=(), accelerator="", torch_info={})
     found = {check.name: check for check in checked.verify(WHEEL, bare).checks}
     assert found["ops"].status == "skipped"
@@ -139,3 +140,24 @@ def test_two_installs_into_one_environment_take_turns(tmp_path) -> None:
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
+
+
+def test_what_was_verified_is_written_down_beside_it(tmp_path) -> None:
+    here = machine()
+    assert here.python is not None
+    site = tmp_path / "site"
+    home = site / "deepspeed-0.19.8.dist-info"
+    home.mkdir(parents=True)
+    (home / "RECORD").write_text("deepspeed/__init__.py,,\n")
+    checked = installer(replace(here, python=replace(here.python, site_packages=str(site))))
+    told = checked._written_down(Verification("/py", "w"), WHEEL, contents()).checks[-1]
+    assert (told.name, told.status) == ("record of the node", "passed")
+    record = codec.load_file(home / "deepbuild-node.json", NodeRecord)
+    assert (record.deepspeed, record.ops) == ("0.19.8", ("cpu_adam", "utils"))
+    assert "deepbuild-node.json,sha256=" in (home / "RECORD").read_text()
+
+
+def test_record_that_cannot_be_written_undoes_nothing() -> None:
+    told = installer()._written_down(Verification("/py", "w"), WHEEL, contents()).checks[-1]
+    assert told.status == "skipped"
+    assert "no drift can be told" in told.evidence

@@ -40,7 +40,7 @@ def look_inside(path: Path) -> Inside:
     files = _files(path)
     home = next(name for name in files if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
     manifest, unread = _manifest(files.get(f"{home}/{MANIFEST}"), path)
-    ops = read_ops(path, _modules(contents, manifest))
+    ops = read_ops(path, modules_of(contents, manifest))
     libraries = {op.name: read_library(io.BytesIO(files[op.library])) for op in ops}
     return Inside(path, contents, manifest, unread, ops, libraries, home, files)
 
@@ -60,7 +60,7 @@ def _manifest(data: bytes | None, path: Path) -> tuple[Manifest | None, str]:
         return None, error.found
 
 
-def _modules(contents: Contents, manifest: Manifest | None) -> dict[str, str]:
+def modules_of(contents: Contents, manifest: Manifest | None) -> dict[str, str]:
     """Op name -> module. Where no manifest tells, an op's library has its name in its own."""
     if manifest:
         return {op.name: op.module for op in manifest.ops}

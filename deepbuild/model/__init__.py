@@ -32,6 +32,7 @@ from deepbuild.model.machine import (
     Trial,
     toolkit_home,
 )
+from deepbuild.model.node import NODE_SCHEMA, NodeRecord
 from deepbuild.model.plan import (
     PLAN_SCHEMA,
     Blocker,
@@ -64,6 +65,7 @@ __all__ = [
     "INDEX_SCHEMA",
     "MACHINE_SCHEMA",
     "MANIFEST_SCHEMA",
+    "NODE_SCHEMA",
     "PLAN_SCHEMA",
     "VERIFICATION_SCHEMA",
     "WHEEL_SCHEMA",
@@ -88,6 +90,7 @@ __all__ = [
     "Interpreter",
     "Machine",
     "Manifest",
+    "NodeRecord",
     "NvidiaPackage",
     "Op",
     "PlannedCompiler",

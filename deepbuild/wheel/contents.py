@@ -6,7 +6,7 @@ import ast
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -28,7 +28,8 @@ _INFO = "deepspeed/git_version_info_installed.py"
 @dataclass(frozen=True)
 class Contents:
     """A wheel's own claims (version in METADATA and as DeepSpeed says it, requirements, installed
-    ops, accelerator, torch) and its libraries: module name -> path in the wheel."""
+    ops, accelerator, torch) and its libraries: module name -> path in the wheel. `known_ops` are
+    all that its DeepSpeed has, installed or not."""
 
     version: str
     told: str
@@ -37,6 +38,7 @@ class Contents:
     accelerator: str
     torch_info: Mapping[str, object]
     libraries: dict[str, str]
+    known_ops: tuple[str, ...] = ()
 
 
 def read_contents(path: Path) -> Contents:
@@ -60,7 +62,7 @@ def read_contents(path: Path) -> Contents:
             bad = archive.testzip()
             if bad:
                 raise _broken(path, f"{bad} is damaged")
-            return _contents(archive)
+            return contents_from(archive.namelist(), archive.read)
     except UsageError:
         raise
     except Exception as error:  # zlib, zipfile and ast raise a dozen kinds on foreign bytes
@@ -88,21 +90,26 @@ def _broken(path: Path, found: str) -> UsageError:
     )
 
 
-def _contents(archive: zipfile.ZipFile) -> Contents:
-    names = archive.namelist()
+def contents_from(names: Sequence[str], read: Callable[[str], bytes]) -> Contents:
+    """The claims in a wheel's files, packed or installed.
+
+    Args:
+        read: a file by its name; raises KeyError or OSError for one that is not there.
+    """
     metadata = next((name for name in names if name.endswith(".dist-info/METADATA")), "METADATA")
-    headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
-    claims = parse_claims(archive.read(_INFO).decode("utf-8", "replace"))
-    ops = claims.get("installed_ops", {})
+    headers = HeaderParser().parsestr(read(metadata).decode("utf-8", "replace"))
+    claims = parse_claims(read(_INFO).decode("utf-8", "replace"))
+    ops = _mapping(claims.get("installed_ops", {}))
     torch_info = claims.get("torch_info", {})
     return Contents(
         version=str(headers["Version"]),
         told=str(claims.get("version", "")),
         requires=tuple(str(value) for value in headers.get_all("Requires-Dist", [])),
-        installed_ops=tuple(name for name, there in _mapping(ops).items() if there),
+        installed_ops=tuple(name for name, there in ops.items() if there),
         accelerator=str(claims.get("accelerator_name", "")),
         torch_info=_mapping(torch_info),
         libraries={_module(name): name for name in names if name.endswith(".so")},
+        known_ops=tuple(ops),
     )
 
 
