@@ -251,25 +251,41 @@ def index(folder: str, as_json: bool) -> int:
 
 
 @cli.command()
-@click.argument("wheel", metavar="WHEEL")
+@click.argument("wheel", required=False, metavar="[WHEEL]", default="")
 @PYTHON
+@click.option(
+    "--quick", is_flag=True, help="Without a wheel: load no op, run no torch. Made for cron."
+)
 @AS_JSON
-def check(wheel: str, as_json: bool, python: str) -> int:
-    """Read every claim of a wheel back out of it: ops, device code, CPU instructions, libraries,
-    symbols, names, hashes. Nothing in it is run.
+@click.pass_context
+def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, python: str) -> int:
+    """Prove a wheel, or, without one, the DeepSpeed that is installed in an environment.
 
-    Each verdict is proved, refuted, or not provable here, and then says why.
+    Of a wheel every claim is read back out of it: ops, device code, CPU instructions, libraries,
+    symbols, names, hashes; nothing in it is run. Of an installed DeepSpeed: its files, what changed
+    since it was verified (torch, driver, GPUs, CPU, C library), leftovers that stand in its way,
+    and every op, loaded and compared with torch.
+
+    Each verdict is proved, refuted (then the exit code is 7), or not provable here, and says why.
 
     \b
     Examples:
       deepbuild check deepspeed-0.19.8+….whl
       deepbuild check deepspeed-0.19.8+….whl --python /path/to/venv   # with that torch
+      deepbuild check --python /path/to/venv          # what is installed there
+      deepbuild check --python /path/to/venv --quick  # in a second, from cron
     """
     from deepbuild.report import verification_report
     from deepbuild.stages import Target
 
+    if wheel:
+        refuse_all_but(context, wheel, "python")
     with Terminal() as terminal:
-        verification = _stages(terminal).check(Target(python=python), Path(wheel).absolute())
+        stages, target = _stages(terminal), Target(python=python)
+        if wheel:
+            verification = stages.check(target, Path(wheel).absolute())
+        else:
+            verification = stages.check_installed(target, quick=quick)
     _show(as_json, verification, lambda: verification_report(verification, wheel))
     return Exit.DONE if verification.passed else Exit.VERIFICATION
 

@@ -273,13 +273,18 @@ def verification_report(verification: Verification, subject: str = "") -> Render
         table.add_row(Text(f"  {check.name}", "bold"), Text(word, style), check.evidence)
     skipped = [check.name for check in verification.checks if check.status == "skipped"]
     unproved = Text(f"not proved here: {', '.join(skipped)}" if skipped else "", "yellow")
-    return Group(
-        Text(f"verification of {subject}", "bold"),
-        table,
-        Text(),
-        _summary(verification.checks),
-        unproved,
-    )
+    parts = [table, Text(), _summary(verification.checks), unproved, *_to_do(verification.checks)]
+    return Group(Text(f"verification of {subject}", "bold"), *parts)
+
+
+def _to_do(checks: tuple[Check, ...]) -> list[RenderableType]:
+    """The commands that help, each once, with what it helps."""
+    wanted: dict[str, list[str]] = {}
+    for check in checks:
+        if check.to_do:
+            wanted.setdefault(check.to_do, []).append(check.name)
+    lines = [_whole(f"  {', '.join(names)}: {way}", "cyan") for way, names in wanted.items()]
+    return [Text("to do:", "bold"), *lines] if lines else []
 
 
 def _summary(checks: tuple[Check, ...]) -> Text:

@@ -320,6 +320,21 @@ class Stages:
         torch, python = machine.torch, machine.python.executable
         return check_wheel(wheel, environment_of(self.host, python, torch.version, torch.root))
 
+    def check_installed(self, target: Target, *, quick: bool) -> Verification:
+        """What can be told of the DeepSpeed that is installed in an environment.
+
+        Args:
+            quick: load no op, and do not run torch.
+        """
+        from deepbuild.check.node import check_node
+        from deepbuild.probe.python import find_interpreter
+
+        try:
+            python, libc = find_interpreter(self.host, target.python, self.own_python)
+            return check_node(self.host, python, libc, self.tell.note, quick=quick)
+        finally:
+            self.host.save()
+
     def _read_given(self, given: Path | None) -> BuildPlan | None:
         """The plan in a file given, None for a wheel; read first, so that a bad file is what the
         user hears of."""

@@ -76,11 +76,13 @@ class Wheel(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`status` is "passed", "failed" or "skipped"; a skipped check says why."""
+    """`status` is "passed", "failed" or "skipped"; a skipped check says why. `to_do` is the command
+    that helps, where one does."""
 
     name: str
     status: str
     evidence: str
+    to_do: str = ""
 
 
 class Verification(msgspec.Struct, frozen=True):
