@@ -20,7 +20,9 @@ ADAM: Dict[str, Any] = {"lr": RATE, "betas": (0.9, 0.99), "eps": 1e-8, "weight_d
 LION: Dict[str, Any] = {"lr": RATE, "betas": (0.9, 0.5), "weight_decay": DECAY}
 LAMB: Dict[str, Any] = {"lr": RATE, "betas": (0.9, 0.99), "weight_decay": DECAY}
 ADAGRAD: Dict[str, Any] = {"lr": RATE, "eps": 1e-8, "weight_decay": DECAY}
-FLOATS = ("float32", "bfloat16", "float16")
+# What parameters are in; the averages are in float32, or throughout in the same type.
+FLOATS = ("float32", "bfloat16", "float16", "bfloat16 throughout", "float16 throughout")
+FUSED_FLOATS = ("float32", "bfloat16 throughout", "float16 throughout")
 NO_GPU = "not provable here: torch sees no GPU; run `deepbuild check` on a node that has one"
 BEFORE_0198 = (
     ": it computes what the vector code of DeepSpeed before 0.19.8 says, and that is wrong (%s): "
@@ -104,11 +106,17 @@ class Lamb(Written):
         p.sub_(change * (rate * ratio))
 
 
+def dtype_of(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name.split(maxsplit=1)[0])
+
+
 def gradients_for(shapes: Any, name: str) -> List[List[Any]]:
     """Random ones, none near zero, and none that leave Lion's sign to rounding."""
     import torch
 
-    dtype, (first, second) = getattr(torch, name), LION["betas"]
+    dtype, (first, second) = dtype_of(name), LION["betas"]
     momentums = [torch.zeros(shape) for shape in shapes]
     found: List[List[Any]] = []
     for _ in range(STEPS):
@@ -135,16 +143,16 @@ def walk(optimizer: Any, parameters: List[Any], gradients: List[List[Any]], afte
     return [parameter.detach().double().cpu() for parameter in parameters]
 
 
-def rounding(dtype: Any, device: str) -> Callable[[Any, List[Any]], None]:
-    """What a step in a smaller type does: compute in float32, then round what is kept. The ops on
-    a GPU keep their averages in the type of the parameters, those on the CPU in float32."""
+def rounding(name: str) -> Callable[[Any, List[Any]], None]:
+    """What a step in a smaller type does: compute in float32, then round what is kept."""
+    dtype, throughout = dtype_of(name), not wide(name)
 
     def after(optimizer: Any, parameters: List[Any]) -> None:
         for p in parameters:
             state = optimizer.state[p]
             values = list(state.values() if isinstance(state, dict) else state)
             averages = [each for each in values if getattr(each, "shape", 0) == p.shape]
-            for tensor in [p.data] + (averages if device != "cpu" else []):
+            for tensor in [p.data] + (averages if throughout else []):
                 tensor.copy_(tensor.to(dtype))
 
     return after
@@ -156,17 +164,17 @@ def difference(make: Any, references: List[Any], name: str, device: str) -> floa
     import torch
 
     torch.manual_seed(20)
-    dtype, plain = getattr(torch, name), lambda *_: None
-    start = [torch.randn(shape).to(device, dtype) for shape in SHAPES]
+    plain = lambda *_: None  # noqa: E731
+    start = [torch.randn(shape).to(device, dtype_of(name)) for shape in SHAPES]
     pulls = [[g.to(device) for g in row] for row in gradients_for(SHAPES, name)]
     mine = [torch.nn.Parameter(tensor.clone()) for tensor in start]
-    got = walk(make(mine), mine, pulls, plain)
-    after = plain if name == "float32" else rounding(dtype, device)
-    wide = [[g.float() for g in row] for row in pulls]
+    got = walk(make(mine, name), mine, pulls, plain)
+    after = plain if name == "float32" else rounding(name)
+    forces = [[g.float() for g in row] for row in pulls]
     apart: List[Any] = [math.inf] * len(start)
     for reference in references:
         theirs = [torch.nn.Parameter(tensor.float().clone()) for tensor in start]
-        wanted = walk(reference(theirs), theirs, wide, after)
+        wanted = walk(reference(theirs), theirs, forces, after)
         parts = [(a - b).abs() / b.abs().clamp(min=0.5) for a, b in zip(got, wanted)]  # noqa: B905
         apart = [each.clamp(max=known) for each, known in zip(parts, apart)]  # noqa: B905
     return max(float(each.max()) if each.isfinite().all() else math.inf for each in apart)
@@ -178,7 +186,7 @@ def allowed(name: str, device: str) -> float:
         return 1e-5 if device == "cpu" else 1e-4  # a GPU sums in another order
     import torch
 
-    return 3 * float(torch.finfo(getattr(torch, name)).eps)
+    return (3 if wide(name) else 4) * float(torch.finfo(dtype_of(name)).eps)
 
 
 def compared(title: str, make: Any, reference: Any, name: str, device: str = "cpu") -> Check:
@@ -217,11 +225,16 @@ def in_type(title: str, name: str) -> str:
 
 def floats_of(module: Any, copy: str, title: str) -> Tuple[List[str], List[Check]]:
     """The types that a CPU op takes, and what is said of the others: until 0.14.2 (which still
-    had functions that also copy) it read bfloat16 as if it were float32, past its end."""
+    had functions that also copy) it read them as if they were float32, past their end."""
     if not hasattr(module, copy):
         return list(FLOATS), []
-    why = "this release's op reads bfloat16 as if it were float32"
-    return ["float32", "float16"], [(in_type(title, "bfloat16"), "skipped", why)]
+    why, taken = "this release's op reads it as if it were float32", ["float32", "float16"]
+    return taken, [(in_type(title, n), "skipped", why) for n in FLOATS if n not in taken]
+
+
+def wide(name: str) -> bool:
+    """Whether the averages are in float32."""
+    return not name.endswith("throughout")
 
 
 def ask_cpu_once(owner: Any) -> None:
@@ -242,7 +255,9 @@ def check_cpu_adam(module: Any, devices: Devices) -> List[Check]:
     for decoupled, reference in ((True, torch.optim.AdamW), (False, torch.optim.Adam)):
         title = "CPUAdam against torch.optim.%s" % reference.__name__
         names, skipped = floats_of(module, "adam_update_copy", title)
-        make = lambda p, mode=decoupled: DeepSpeedCPUAdam(p, adamw_mode=mode, **ADAM)  # noqa: E731
+        make = lambda p, name, mode=decoupled: DeepSpeedCPUAdam(  # noqa: E731
+            p, adamw_mode=mode, fp32_optimizer_states=wide(name), **ADAM
+        )
         plain = lambda p, kind=reference: kind(p, **ADAM)  # noqa: E731
         found += [compared(in_type(title, name), make, plain, name) for name in names] + skipped
     return found
@@ -254,7 +269,9 @@ def check_cpu_adagrad(module: Any, devices: Devices) -> List[Check]:
 
     title = "CPUAdagrad against torch.optim.Adagrad"
     names, found = floats_of(module, "adagrad_update_copy", title)
-    make = lambda p: DeepSpeedCPUAdagrad(p, **ADAGRAD)  # noqa: E731
+    make = lambda p, name: DeepSpeedCPUAdagrad(  # noqa: E731
+        p, fp32_optimizer_states=wide(name), **ADAGRAD
+    )
     plain = lambda p: torch.optim.Adagrad(p, **ADAGRAD)  # noqa: E731
     before = lambda p: AdagradBefore(p, **ADAGRAD)  # noqa: E731
     return found + [or_as_before(in_type(title, n), make, plain, before, n) for n in names]
@@ -266,7 +283,9 @@ def check_cpu_lion(module: Any, devices: Devices) -> List[Check]:
     ask_cpu_once(DeepSpeedCPULion)
     title = "CPULion against its paper"
     names, found = floats_of(module, "lion_update_copy", title)
-    make = lambda p: DeepSpeedCPULion(p, **LION)  # noqa: E731
+    make = lambda p, name: DeepSpeedCPULion(  # noqa: E731
+        p, fp32_optimizer_states=wide(name), **LION
+    )
     plain = lambda p: Lion(p, **LION)  # noqa: E731
     before = lambda p: LionBefore(p, **LION)  # noqa: E731
     return found + [or_as_before(in_type(title, n), make, plain, before, n) for n in names]
@@ -278,24 +297,24 @@ def check_fused_adam(module: Any, devices: Devices) -> List[Check]:
 
     pairs = []
     for decoupled, reference in ((True, torch.optim.AdamW), (False, torch.optim.Adam)):
-        make = lambda p, mode=decoupled: FusedAdam(p, adam_w_mode=mode, **ADAM)  # noqa: E731
+        make = lambda p, _, mode=decoupled: FusedAdam(p, adam_w_mode=mode, **ADAM)  # noqa: E731
         plain = lambda p, kind=reference: kind(p, **ADAM)  # noqa: E731
         pairs.append(("FusedAdam against torch.optim.%s" % reference.__name__, make, plain))
-    return fused(pairs, FLOATS, devices)
+    return fused(pairs, FUSED_FLOATS, devices)
 
 
 def check_fused_lion(module: Any, devices: Devices) -> List[Check]:
     from deepspeed.ops.lion import FusedLion
 
-    make, plain = lambda p: FusedLion(p, **LION), lambda p: Lion(p, **LION)
-    return fused([("FusedLion against its paper", make, plain)], FLOATS, devices)
+    make, plain = lambda p, _: FusedLion(p, **LION), lambda p: Lion(p, **LION)
+    return fused([("FusedLion against its paper", make, plain)], FUSED_FLOATS, devices)
 
 
 def check_fused_lamb(module: Any, devices: Devices) -> List[Check]:
     from deepspeed.ops.lamb import FusedLamb
 
-    make, plain = lambda p: FusedLamb(p, **LAMB), lambda p: Lamb(p, **LAMB)
-    return fused([("FusedLamb against its paper", make, plain)], FLOATS[:1], devices)
+    make, plain = lambda p, _: FusedLamb(p, **LAMB), lambda p: Lamb(p, **LAMB)
+    return fused([("FusedLamb against its paper", make, plain)], FUSED_FLOATS[:1], devices)
 
 
 def at(device: str) -> Any:

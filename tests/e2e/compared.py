@@ -25,12 +25,13 @@ optimizers, kernels = script(sys.argv[1]), script(sys.argv[2])
 
 
 def rounded(kind, options, **changes):
-    """An optimizer that steps in float32 and keeps its parameters in their own type, as DeepSpeed's
-    do on the CPU."""
+    """An optimizer that steps in float32 and keeps its parameters, and its averages where they are
+    to be, in their own type, as DeepSpeed's do."""
 
-    def make(parameters):
+    def make(parameters, name):
         wide = [torch.nn.Parameter(p.detach().float()) for p in parameters]
         inner = kind(wide, **{**options, **changes})
+        after = optimizers.rounding(name)
 
         class Rounded:
             param_groups = inner.param_groups
@@ -40,6 +41,7 @@ def rounded(kind, options, **changes):
                     w.data.copy_(p.data.float())
                     w.grad = p.grad.float()
                 inner.step()
+                after(inner, wide)
                 for p, w in zip(parameters, wide):  # noqa: B905
                     p.data.copy_(w.data.to(p.dtype))
 
