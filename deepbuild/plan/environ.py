@@ -140,6 +140,7 @@ def _folders(python: PlannedPython, compiler: PlannedCompiler | None) -> dict[st
             "{work}/tools", "deepbuild's own setuptools and wheel: the environment needs none"
         ),
         "PYTHONDONTWRITEBYTECODE": EnvVar("1", "nothing is written into the environment"),
+        "PYTHONHASHSEED": EnvVar("0", "setup.py makes lists of sets: in the same order each time"),
         "TMPDIR": EnvVar("{work}/tmp", "compilers' temporary files stay in the cache"),
     }
 

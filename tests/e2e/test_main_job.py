@@ -126,12 +126,17 @@ def left_running(area: Path) -> list[str]:
     """What still runs of our build, a moment after it ended."""
     time.sleep(1)
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    sites = {(site.stat().st_dev, site.stat().st_ino) for site in area.glob("cache/sites/*")}
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            command = (
+                (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            )
+            where = (entry / "cwd").stat()  # the site itself, by whatever path it is seen there
         except OSError:
             continue
-        if str(area / "cache") in command or "/tmp/deepbuild-site/" in command:
+        command = b" ".join(words).decode("utf-8", "replace")
+        if str(area / "cache") in command or (where.st_dev, where.st_ino) in sites:
             found.append(command)
     return found
 
