@@ -118,9 +118,9 @@ def test_nvcc_gets_the_planned_host_compiler_once(given):
 
 
 def test_arches_stay_and_debug_info_goes():
-    line = "-gencode arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -lineinfo"
-    assert nvcc(f"{line} -g --debug -G -c a.cu") == f"{line} -G -c a.cu -ccbin /opt/g++"
-    assert " -g " in nvcc(f"{line} -g -c a.cu", DEBUG)
+    line = "-gencode arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90"
+    assert nvcc(f"{line} -lineinfo -g --debug -G -c a.cu") == f"{line} -G -c a.cu -ccbin /opt/g++"
+    assert " -lineinfo -g " in nvcc(f"{line} -lineinfo -g -c a.cu", DEBUG)
 
 
 @pytest.mark.parametrize("option", ["-Xcompiler ", "--compiler-options ", "-Xcompiler="])

@@ -146,7 +146,8 @@ def test_libraries_do_not_keep_compiles_apart():
 
 
 def test_lineinfo_is_no_library():
-    one = only(compiled("a", "x.cu", "-lineinfo", role="nvcc"))
+    with_debug_info = FlagPolicy((), "", True)
+    one = only(compiled("a", "x.cu", "-lineinfo", role="nvcc"), policy=with_debug_info)
     assert "-lineinfo" in one.argv
 
 

@@ -9,6 +9,7 @@ from deepbuild.model import FlagPolicy
 _SIMD = {"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__", "-D__NEON__", "-D__SVE__"}
 _CPU = ("-march=", "-mcpu=", "-mtune=")
 _DEBUG_INFO = {"-g", "-g1", "-g2", "-g3", "-ggdb", "-ggdb3", "--debug"}
+_DEBUG_INFO |= {"-lineinfo", "--generate-line-info"}  # of device code: it names files, as -g does
 _PASSED_ON = {"-Xcompiler", "--compiler-options"}
 _RUN_PATH = {"-rpath", "--rpath", "-R"}
 _HOST = ("-ccbin", "--compiler-bindir")

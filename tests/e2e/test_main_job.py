@@ -129,9 +129,7 @@ def left_running(area: Path) -> list[str]:
     sites = {(site.stat().st_dev, site.stat().st_ino) for site in area.glob("cache/sites/*")}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (
-                (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            )
+            words = (entry / "cmdline").read_bytes().split(b"\0")
             where = (entry / "cwd").stat()  # the site itself, by whatever path it is seen there
         except OSError:
             continue
