@@ -19,7 +19,7 @@ import deepbuild.build as building
 from deepbuild.build import build
 from deepbuild.build.progress import read_events
 from deepbuild.errors import BuildError
-from deepbuild.model import PlannedCompiler, Wheel
+from deepbuild.model import BuiltOp, PlannedCompiler, Wheel
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import read_contents
 
@@ -56,8 +56,7 @@ import deepbuild.build as building
 from deepbuild.errors import DeepbuildError
 from test_engine_builds import pack_names, toy_site, waiting
 signal.signal(signal.SIGINT, signal.default_int_handler)
-building.pack, building.prove = pack_names, lambda *_: ()
-building.prove_loading = lambda *_: None
+building._packed_and_proved = pack_names
 site = toy_site(Path(sys.argv[1]))
 try:
     site.build(site.plan(*sys.argv[2:], jobs=2, compiler=waiting(site)))
@@ -95,19 +94,17 @@ def site(tmp_path):
     return toy_site(tmp_path)
 
 
-def pack_names(work, plan, outer, failed) -> Path:
+def pack_names(job, making, failed) -> tuple[Path, tuple[BuiltOp, ...]]:
     """Stands for a wheel, which takes a second: the names of what would be in it."""
-    path = work.dist / plan.wheel
-    path.write_text(" ".join(sorted(lib.name for lib in work.tree.glob("build/**/*.so"))))
-    return path
+    path = job.work.dist / job.plan.wheel
+    path.write_text(" ".join(sorted(lib.name for lib in job.work.tree.glob("build/**/*.so"))))
+    return path, ()
 
 
 @pytest.fixture
 def unpacked(monkeypatch):
     """Builds that end with their libraries."""
-    monkeypatch.setattr(building, "pack", pack_names)
-    monkeypatch.setattr(building, "prove", lambda *_: ())
-    monkeypatch.setattr(building, "prove_loading", lambda *_: None)
+    monkeypatch.setattr(building, "_packed_and_proved", pack_names)
 
 
 def libraries(wheel: Wheel) -> list[str]:

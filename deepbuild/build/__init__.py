@@ -26,7 +26,7 @@ from deepbuild.check.environment import environment_of
 from deepbuild.costs import duration
 from deepbuild.errors import BuildError, DeadlineError, PlanBlocked, UsageError
 from deepbuild.host import DeadlineReached, deadline, write_atomically
-from deepbuild.model import BuildPlan, Wheel, replace
+from deepbuild.model import BuildPlan, BuiltOp, Wheel, replace
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import MANIFEST, read_ops, sha256_of
 from deepbuild.wheel.platform import platform_tag
@@ -121,13 +121,7 @@ def _build_in(job: Job) -> tuple[Wheel, tuple[Failure, ...]]:
             wanted="at least one op in the wheel",
             hint=_ways_on(failures, list(failed), str(work.log)),
         )
-    job.tell.note("packing the wheel, reading it back, and loading every op in it")
-    path = _packed(job, made.making, failed)
-    ops = prove(path, plan, failed)
-    torch = plan.torch
-    here = environment_of(job.place.host, plan.python.executable, torch.version, torch.root)
-    require_true(check_wheel(path, here))
-    prove_loading(path, ops, plan, work.folder)
+    path, ops = _packed_and_proved(job, made.making, failed)
     wheel = Wheel(
         path=str(path),
         sha256=sha256_of(path),
@@ -142,6 +136,19 @@ def _build_in(job: Job) -> tuple[Wheel, tuple[Failure, ...]]:
     if not failed:
         write_atomically(work.result, codec.dump(wheel))
     return wheel, failures
+
+
+def _packed_and_proved(
+    job: Job, making: Making, failed: tuple[str, ...]
+) -> tuple[Path, tuple[BuiltOp, ...]]:
+    plan, torch = job.plan, job.plan.torch
+    job.tell.note("packing the wheel, reading it back, and loading every op in it")
+    path = _packed(job, making, failed)
+    ops = prove(path, plan, failed)
+    here = environment_of(job.place.host, plan.python.executable, torch.version, torch.root)
+    require_true(check_wheel(path, here))
+    prove_loading(path, ops, plan, job.work.folder)
+    return path, ops
 
 
 def _packed(job: Job, making: Making, failed: tuple[str, ...]) -> Path:
