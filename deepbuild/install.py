@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from deepbuild import facts
+from deepbuild.check import check_wheel, refuted, untrue
+from deepbuild.check.environment import environment_of
 from deepbuild.check.node_ops import Proving, op_checks
 from deepbuild.check.node_record import look_around, make_record, write_record
 from deepbuild.errors import InstallError, VerificationError
@@ -21,6 +25,7 @@ from deepbuild.fit import tag_problems, torch_problems
 from deepbuild.host import Completed, Host, uninterrupted
 from deepbuild.model import Check, Interpreter, Machine, Torch, Verification, replace
 from deepbuild.probe.answers import pip_errors
+from deepbuild.probe.system import find_package_manager
 from deepbuild.wheel.contents import Contents, read_contents
 
 # Variables that would send files elsewhere or nowhere, or show pip another environment.
@@ -28,6 +33,9 @@ ELSEWHERE = (
     *("PYTHONPATH", "PYTHONHOME", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_PREFIX"),
     *("PIP_USER", "PIP_NO_DEPS", "PIP_PYTHON", "PIP_IGNORE_INSTALLED"),
 )
+
+
+_LOST = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,14 @@ class Installer:
         contents = read_contents(wheel)
         self._require_fit(wheel, contents, required)
         require_writable(self.python)
+        self._require_true(wheel)
         with _as_install_error(self.python), self._alone(), self._transaction():
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
             self.note("verifying every op in a process of its own")
             verification = self.verify(wheel, contents)
             if not verification.passed:
-                raise _refuted(verification)
+                raise _refuted(verification, self.host)
             return self._written_down(verification, wheel, contents)
 
     # ------------------------------------------------------------ before
@@ -85,6 +94,19 @@ class Installer:
                 "and an environment of your own",
                 hint="build one for it: deepbuild install --python "
                 f"{self.python.executable}\nor make an environment: python3 -m venv DIR",
+            )
+
+    def _require_true(self, wheel: Path) -> None:
+        """A wheel that is not what it says is refused before anything is changed."""
+        torch = self.torch
+        here = environment_of(self.host, self.python.executable, torch.version, torch.root)
+        wrong = untrue(check_wheel(wheel, here))
+        if wrong:
+            raise InstallError(
+                f"{wheel.name} is not what it says",
+                found="\n".join(f"{check.name}: {check.evidence}" for check in wrong),
+                wanted="a wheel as it was made, whose claims can be read back out of it",
+                hint="nothing was changed; copy it again from where it was made, or build it again",
             )
 
     # ------------------------------------------------------------ pip
@@ -323,7 +345,7 @@ def _require_ops(
         )
 
 
-def _advice(failed: list[Check]) -> str:
+def _advice(failed: list[Check], host: Host) -> str:
     """What to do, by what was seen to fail."""
     evidence = " ".join(check.evidence for check in failed)
     if "GLIBCXX" in evidence or "CXXABI" in evidence:
@@ -333,14 +355,25 @@ def _advice(failed: list[Check]) -> str:
         )
     if "illegal instruction" in evidence:
         return "build it for this CPU: deepbuild install --cpu native, or --cpu x86-64-v2"
+    lost = _LOST.search(evidence)
+    if lost:
+        return f"{lost[1]} is needed, and not here: {_package_of(lost[1], host)}"
     return "build for this machine: deepbuild install (without a wheel)"
 
 
-def _refuted(verification: Verification) -> VerificationError:
-    failed = [check for check in verification.checks if check.status == "failed"]
+def _package_of(soname: str, host: Host) -> str:
+    """How to get a library, or how to do without."""
+    need = soname.partition(".so")[0]
+    manager, root = find_package_manager(host), host.is_root()
+    command = facts.install_command(need, manager, root=root) or f"install what has {soname}"
+    return f"{command}\nor take a wheel without the ops that need it (--ops)"
+
+
+def _refuted(verification: Verification, host: Host) -> VerificationError:
+    failed = refuted(verification)
     return VerificationError(
         "the installed DeepSpeed does not do what it should",
         found="\n".join(f"{check.name}: {check.evidence}" for check in failed),
         wanted="every op loads from the wheel and computes what torch computes",
-        hint=f"the old state is back; {_advice(failed)}",
+        hint=f"the old state is back; {_advice(failed, host)}",
     )

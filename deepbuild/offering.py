@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from deepbuild import facts
 from deepbuild.addresses import without_secrets
+from deepbuild.check.environment import environment_of, loadable
 from deepbuild.errors import InstallError, ProbeError, UsageError
 from deepbuild.host import Host
 from deepbuild.index import DEFAULT_INDEX, IndexConfig, read_config
@@ -72,7 +73,7 @@ class Offering:
             InstallError: none fits, and none is to be built; or it could not be installed.
             ProbeError: the place or a wheel there cannot be read; or there is no torch.
         """
-        node = node_of(machine, request, _release(spec))
+        node = self._node(machine, request, _release(spec))
         chosen = self._choose(node)
         told = chosen.told
         if told is None:
@@ -84,6 +85,15 @@ class Offering:
         with self._torch_for(told, node) as whole:
             verification = self.installer(whole).install(wheel, required)
         return chosen.choice, replace(verification, choice=chosen.choice)
+
+    def _node(self, machine: Machine, request: Request, release: str) -> Node:
+        libraries = None
+        if machine.python:
+            python, torch = machine.python, machine.torch
+            root = torch.root if torch else f"{python.site_packages}/torch"
+            around = environment_of(self.host, python.executable, "", root)
+            libraries = loadable(self.host, around)
+        return node_of(machine, request, release, libraries)
 
     def _choose(self, node: Node) -> Chosen:
         place = without_secrets(self.offer.place)

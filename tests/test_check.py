@@ -17,7 +17,7 @@ from toys import TAG, toy_plan
 
 from deepbuild import codec
 from deepbuild.build.manifest import Making, make_manifest
-from deepbuild.check import check_wheel, require_true
+from deepbuild.check import check_wheel, require_true, untrue
 from deepbuild.check.symbols import Environment
 from deepbuild.errors import UsageError, VerificationError
 from deepbuild.model import Verification, replace
@@ -150,6 +150,24 @@ def test_wheel_that_is_what_it_says_is_proved(maker, environment):
     assert refuted(verification) == {}
     assert skipped(verification) == {"reproducible"}
     require_true(verification)
+
+
+def test_wheel_of_elsewhere_may_be_installed_if_its_files_are_whole(maker, environment):
+    """It promises nothing that could be refuted: what it requires, run paths, how it is named."""
+    bare = maker.changed(lambda files: files.pop(f"{HOME}/{MANIFEST}"))
+    path = bare.with_name(bare.name.replace("manylinux_2_35", "linux"))
+    bare.rename(path)
+    verification = check_wheel(path, environment)
+    assert "names" in refuted(verification)
+    assert untrue(verification) == []
+    spoilt = maker.changed(lambda files: files.pop(f"{HOME}/{MANIFEST}"), recorded=False)
+    assert [check.name for check in untrue(check_wheel(spoilt, environment))] == ["RECORD"]
+
+
+def test_wheel_of_deepbuild_must_keep_every_promise(maker, environment):
+    assert untrue(check_wheel(maker.true(), environment)) == []
+    path = maker.changed(lambda files: files.pop(LIBRARY))
+    assert {"ops", "manifest"} <= {check.name for check in untrue(check_wheel(path, environment))}
 
 
 def test_what_cannot_be_proved_is_never_passed(maker):

@@ -17,7 +17,7 @@ from deepbuild.plan.gpus import Service
 from deepbuild.wheelhouse import Candidate
 from deepbuild.wheelhouse.choice import Chosen, choose, most, rank
 from deepbuild.wheelhouse.judging import content_problems, name_problems, node_of, worst_service
-from deepbuild.wheelhouse.told import Named, Told, of_metadata, parse_label, read_name
+from deepbuild.wheelhouse.told import Named, Told, of_manifest, of_metadata, parse_label, read_name
 
 HOPPER = node("9.0")
 BOTH = node("8.0", "9.0")
@@ -587,6 +587,21 @@ def test_wheel_that_is_chosen_fits(wheels, machine, ops):
         for op in wheel.ops:
             for gpu in machine.gpus.devices if op.sass or op.ptx else ():
                 assert serves(gpu.capability, op.sass, op.ptx)
+
+
+def test_library_that_is_not_here_stands_against_a_wheel():
+    """But for torch's own, which come with it, and the driver's, which come with a GPU."""
+    needed = ("libc.so.6", "libtorch.so", "libcuda.so.1", "libaio.so.1")
+    wheel = Wheel(code("async_io", needed=needed), code("cpu_adam"))
+    providers = dict(zip(needed, ("system", "torch", "driver", "other"), strict=True))
+    manifest = replace(wheel.manifest, providers=providers)
+    told = of_manifest(read_name(wheel.candidate), manifest)
+
+    def problems(libraries: frozenset[str] | None) -> list[str]:
+        return content_problems(told, node_of(HOPPER, Request(), "", libraries))
+
+    assert problems(None) == problems(frozenset({"libaio.so.1"})) == []
+    assert problems(frozenset()) == ["libaio.so.1, which is not here, is needed by async_io"]
 
 
 @QUICKLY

@@ -25,6 +25,7 @@ TABLES = {
     "torch": facts.torch_rows,
     "op_needs": facts.op_need_rows,
     "defects": facts.defect_rows,
+    "caveats": facts.caveat_rows,
     "packages": facts.package_rows,
     "optimizers": facts.optimizer_rows,
     "cuda_repositories": facts.cuda_repository_rows,

@@ -92,10 +92,15 @@ def test_wheel_without_ops_is_not_called_verified(monkeypatch) -> None:
         ("ImportError: libstdc++.so.6: version `GLIBCXX_3.4.32' not found", "older g++"),
         ("illegal instruction: built for a newer CPU than this", "--cpu"),
         ("AttributeError: nothing", "without a wheel"),
+        ("libaio.so.1: cannot open shared object file: No such file", "install -y libaio-dev"),
+        (
+            "libodd.so.2: cannot open shared object file: No such file",
+            "install what has libodd.so.2",
+        ),
     ],
 )
 def test_advice_follows_what_was_seen(evidence: str, word: str) -> None:
-    assert word in _advice([Check("cpu_adam loads", "failed", evidence)])
+    assert word in _advice([Check("cpu_adam loads", "failed", evidence)], debian())
 
 
 @pytest.mark.parametrize("left", ["deepspeed/__init__.py", "deepspeed.egg-link"])

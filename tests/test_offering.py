@@ -190,6 +190,7 @@ def test_wheel_is_really_installed(run, folder, own_python, monkeypatch, tmp_pat
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "mine"))
     passed = Verification("", "", (Check("stand-in", "passed", "yes"),))
     monkeypatch.setattr(Installer, "verify", lambda *_: passed)
+    monkeypatch.setattr("deepbuild.install.check_wheel", lambda *_: passed)
     put(folder, GOOD)
     write_index(folder)
     with served(folder) as url:
@@ -198,6 +199,16 @@ def test_wheel_is_really_installed(run, folder, own_python, monkeypatch, tmp_pat
     version = GOOD.filename.split("-")[1]
     assert {"deepspeed", f"deepspeed-{version}.dist-info"} <= site_of(own_python)
     assert not (tmp_path / "mine").exists()
+
+
+def test_wheel_that_is_not_what_it_says_is_refused_before_anything_changes(run, folder, own_python):
+    """Its manifest tells of libraries that are not in it."""
+    put(folder, GOOD)
+    before = site_of(own_python)
+    code, _, err = run("install", folder / GOOD.filename, "--python", own_python)
+    assert (code, site_of(own_python)) == (6, before)
+    assert "is not what it says" in err and "cpu_adam is recorded, and has no library" in err
+    assert "nothing was changed" in err and "installing" not in err
 
 
 def test_ops_and_release_that_are_asked_for(run, folder, python, installed):
@@ -616,6 +627,7 @@ def test_environments_that_people_have(run, folder, tmp_path, monkeypatch, make)
     assert any(name.startswith("pip") for name in before) is (make is with_pip)
     put(folder, GOOD)
     line = ("install", "--wheelhouse", folder, "--python", python, "--with-torch")
+    monkeypatch.setattr("deepbuild.install.check_wheel", lambda *_: Verification("", "", ()))
     check = Check("cpu_adam loads", "failed", "no")
     monkeypatch.setattr(Installer, "verify", lambda *_: Verification("", "", (check,)))
     assert run(*line)[0] == 7

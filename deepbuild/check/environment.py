@@ -15,6 +15,20 @@ _SYSTEM = (
 )
 
 
+def loadable(host: Host, environment: Environment) -> frozenset[str] | None:
+    """The names of the shared libraries that the loader finds for that Python: beside torch, in
+    LD_LIBRARY_PATH, and in its cache (ld.so(8)); None where it does not tell its cache."""
+    cache = host.run(["ldconfig", "-p"])
+    if not cache.ok:
+        cache = host.run(["/sbin/ldconfig", "-p"])
+    if not cache.ok:
+        return None
+    cached = {line.split()[0] for line in cache.stdout.splitlines()[1:] if "=>" in line}
+    named = [path for path in host.env().get("LD_LIBRARY_PATH", "").split(":") if path]
+    folders = [*named, *environment.folders]
+    return frozenset(cached.union(*(host.list_dir(folder) for folder in folders)))
+
+
 def environment_of(host: Host, python: str, torch: str, torch_root: str) -> Environment:
     """A Python with torch, and where libraries are looked for that are loaded into it.
 

@@ -46,8 +46,11 @@ from deepbuild.facts.manylinux import (
 )
 from deepbuild.facts.ops import (
     EVERY_CUDA_OP,
+    CaveatRow,
     DefectRow,
     OpNeedRow,
+    caveat_rows,
+    caveats,
     defect_rows,
     defects,
     op_need_rows,
@@ -68,6 +71,7 @@ from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 
 __all__ = [
     "EVERY_CUDA_OP",
+    "CaveatRow",
     "CompileCost",
     "CompileCostRow",
     "CudaRepositoryRow",
@@ -84,6 +88,8 @@ __all__ = [
     "PackageRow",
     "TorchRow",
     "capability_of",
+    "caveat_rows",
+    "caveats",
     "compile_cost",
     "compile_cost_rows",
     "cuda_repository_command",

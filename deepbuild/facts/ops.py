@@ -47,6 +47,21 @@ class DefectRow(msgspec.Struct, frozen=True):
     source: str
 
 
+class CaveatRow(msgspec.Struct, frozen=True):
+    """An op that builds and loads, and computes wrongly.
+
+    ``releases`` is a specifier set of DeepSpeed releases; ``code`` is "avx" where only code with
+    AVX instructions is wrong, "" for all. ``fix`` tells the user what to do instead.
+    """
+
+    op: str
+    releases: str
+    code: str
+    wrong: str
+    fix: str
+    source: str
+
+
 @cache
 def op_need_rows() -> tuple[OpNeedRow, ...]:
     """Every need of the table (source: DeepSpeed's op_builder files, per row)."""
@@ -92,6 +107,30 @@ def defects(
         and holds(row.releases, release)
         and holds(row.toolkits, toolkit)
         and holds(row.torch, torch)
+    )
+
+
+@cache
+def caveat_rows() -> tuple[CaveatRow, ...]:
+    """Every op that is known to compute wrongly (source: compiled and compared, per group)."""
+    return load_rows("caveats", CaveatRow)
+
+
+def caveats(op: str, release: str, *, avx: bool) -> tuple[CaveatRow, ...]:
+    """What ``op`` of DeepSpeed ``release`` computes wrongly; () if nothing is known.
+
+    ``avx`` is whether it is compiled with AVX instructions (AVX2 or AVX-512).
+    Raises packaging.version.InvalidVersion for a release that isn't a version.
+
+    >>> [row.wrong for row in caveats("cpu_adagrad", "0.19.7", avx=True)]
+    ['its code for AVX does not let weights decay']
+    >>> caveats("cpu_adagrad", "0.19.7", avx=False)
+    ()
+    """
+    return tuple(
+        row
+        for row in caveat_rows()
+        if row.op == op and holds(row.releases, release) and (avx or not row.code)
     )
 
 

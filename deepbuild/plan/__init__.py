@@ -37,7 +37,7 @@ from deepbuild.plan.drivers import choose_driver
 from deepbuild.plan.environ import Circumstances, environment
 from deepbuild.plan.jobs import choose_jobs
 from deepbuild.plan.needs import Surroundings
-from deepbuild.plan.ops import choose_ops, no_device_code, wanted_ops
+from deepbuild.plan.ops import choose_ops, known_wrong, no_device_code, wanted_ops
 from deepbuild.plan.parts import cutlass_home, extra_links
 from deepbuild.plan.platform import expected_platform
 from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
@@ -207,6 +207,7 @@ def _draft(
     local = _local_version(torch, choices, source, ops)
     chosen = {op.name for op in ops if op.verdict == "build"}
     built = [op for op in source.ops if op.name in chosen]
+    wrong = known_wrong(chosen, source.version, choices.cpu.policy)
     platform = expected_platform(machine, choices.compiler.compiler, built)
     return BuildPlan(
         accelerator=source.accelerator,
@@ -224,7 +225,7 @@ def _draft(
         memory=memory,
         decisions=_decisions(machine, source, choices, jobs_decision),
         blockers=(),
-        warnings=_warnings(choices, machine, request, ops),
+        warnings=(*wrong, *_warnings(choices, machine, request, ops)),
         allow_missing=request.allow_missing,
         local_version=local,
         wheel=_wheel_name(source, local, f"{python.tag}-{platform}" if built else "py3-none-any"),

@@ -11,6 +11,7 @@ from deepbuild.errors import UsageError
 from deepbuild.model import Decision, FlagPolicy, Machine, PlannedCompiler, Request
 from deepbuild.probe.cpu import public_name
 
+AVX = ("-D__AVX256__", "-D__AVX512__")
 _WHEEL_DEFAULT = {"x86_64": "x86-64-v3"}
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator
 
+from deepbuild import facts
 from deepbuild.errors import UsageError
-from deepbuild.model import Blocker, Op, PlannedOp, Request, Source, replace
+from deepbuild.model import Blocker, FlagPolicy, Op, PlannedOp, Request, Source, replace
+from deepbuild.plan.cpu import AVX
 from deepbuild.plan.obstacles import Surroundings, find_obstacle, has_device_code, op_arches
 
 # async_io and gds load the shared pin_memory library at run time, where no compiler may be.
@@ -59,6 +62,13 @@ def no_device_code(around: Surroundings, planned: tuple[PlannedOp, ...]) -> list
     fix = f"{common.fix}\nor name what is left: --ops {rest}"
     found = f"no op with device code can be built, mostly since {common.reason}"
     return [Blocker("NO_CUDA_OP", found, common.wanted, fix)]
+
+
+def known_wrong(ops: Iterable[str], release: str, policy: FlagPolicy) -> Iterator[str]:
+    """What ops compute wrongly that would build, and load."""
+    for name in sorted(ops):
+        for row in facts.caveats(name, release, avx=policy.simd in AVX):
+            yield f"{name} of DeepSpeed {release}: {row.wrong}. {row.fix[0].upper()}{row.fix[1:]}."
 
 
 def _unknown(word: str, names: list[str], source: Source) -> UsageError:

@@ -20,19 +20,23 @@ _PACKAGE_MANAGERS = {
 
 def find_system(host: Host, libc: str) -> System:
     values = parse_os_release(host.read_text("/etc/os-release") or "")
-    families = (family for program, family in _PACKAGE_MANAGERS.items() if host.which(program))
-    manager = next(families, "")
     return System(
         id=values.get("ID", "linux"),
         version=values.get("VERSION_ID", ""),
         name=values.get("PRETTY_NAME", "unknown Linux"),
         arch=host.arch(),
         libc=libc,
-        package_manager=manager,
+        package_manager=find_package_manager(host),
         root=host.is_root(),
         wsl="microsoft" in (host.read_text("/proc/version") or "").lower(),
         board=find_board(host),
     )
+
+
+def find_package_manager(host: Host) -> str:
+    """The family of package names that is installed from here; "" where no program for it is."""
+    families = (family for program, family in _PACKAGE_MANAGERS.items() if host.which(program))
+    return next(families, "")
 
 
 def find_board(host: Host) -> str:

@@ -32,7 +32,8 @@ _NO_OPS = {"auto", "all", "none"}
 class Node(msgspec.Struct, frozen=True):
     """What a wheel is to fit: a machine, and what was asked for. `gpus` are the capabilities to
     serve, each with the GPUs that have it; `unknown` those whose capability nobody knows; `here`
-    says that some of them are in this machine."""
+    says that some of them are in this machine. `libraries` are the shared libraries that are found
+    here, None where nobody knows."""
 
     machine: Machine
     python: Interpreter
@@ -41,6 +42,7 @@ class Node(msgspec.Struct, frozen=True):
     gpus: dict[str, str]
     unknown: tuple[str, ...]
     here: bool
+    libraries: frozenset[str] | None = None
 
     @property
     def torch(self) -> Torch | None:
@@ -52,10 +54,16 @@ class Node(msgspec.Struct, frozen=True):
         return tuple(op for op in self.request.ops if op not in _NO_OPS)
 
 
-def node_of(machine: Machine, request: Request, release: str = "") -> Node:
+def node_of(
+    machine: Machine,
+    request: Request,
+    release: str = "",
+    libraries: frozenset[str] | None = None,
+) -> Node:
     """
     Args:
         release: the DeepSpeed that is asked for, "" for the newest.
+        libraries: the shared libraries that are found there, None where nobody knows.
 
     Raises:
         UsageError: GPUs or arches are asked for that nobody knows.
@@ -73,7 +81,7 @@ def node_of(machine: Machine, request: Request, release: str = "") -> Node:
         served.setdefault(number(arch), []).append("asked for")
     unknown = tuple(dict.fromkeys(served.pop("", ())))
     gpus = {own: ", ".join(dict.fromkeys(names)) for own, names in served.items()}
-    return Node(machine, machine.python, request, release, gpus, unknown, bool(here))
+    return Node(machine, machine.python, request, release, gpus, unknown, bool(here), libraries)
 
 
 # ------------------------------------------------------------ by the name alone
@@ -138,6 +146,7 @@ def content_problems(told: Told, node: Node) -> list[str]:
         *_op_problems(told, node),
         *_torch_problems(told, node),
         *_system_problems(told.ops, node),
+        *_library_problems(told, node),
         *_cpu_problems(told, node),
         *_gpu_problems(told, node),
     ]
@@ -194,6 +203,16 @@ def _system_problems(ops: Iterable[BuiltOp], node: Node) -> list[str]:
     if wanted and level and Version(wanted) > Version(level):
         found.append(f"it needs GLIBCXX_{wanted}, and torch here loads {level}")
     return found
+
+
+def _library_problems(told: Told, node: Node) -> Iterator[str]:
+    """What its ops need of the system that not every system has. The driver is not counted: where
+    it is missing there is no GPU either."""
+    here = told.others if node.libraries is None else node.libraries
+    for name in told.others:
+        if name not in here:
+            users = ", ".join(op.name for op in told.ops if name in op.needed)
+            yield f"{name}, which is not here, is needed by {users}"
 
 
 def _newest(ops: Iterable[BuiltOp], family: str) -> str:

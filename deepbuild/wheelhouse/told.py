@@ -14,6 +14,7 @@ from deepbuild.facts.cpu_features import CPU_LEVELS
 from deepbuild.model import BuiltOp, Manifest
 from deepbuild.probe.cpu import public_name
 from deepbuild.wheel.contents import Contents
+from deepbuild.wheel.platform import OTHER
 from deepbuild.wheelhouse.links import Candidate
 
 _LABEL = re.compile(
@@ -62,7 +63,8 @@ class Told(msgspec.Struct, frozen=True):
     """A wheel, and what is known of its content. `evidence` says whence: "manifest", "binaries", or
     "name", which does not tell ops apart. `contents` is as DeepSpeed and pip will read it; `torch`
     the version that it was built with and `toolkit` the CUDA that made its PTX, where they are
-    known; `cpu` the level that it was built for; `every` the ops that its DeepSpeed has."""
+    known; `cpu` the level that it was built for; `every` the ops that its DeepSpeed has; `others`
+    the libraries that its ops need, and that neither torch nor every system has."""
 
     named: Named
     evidence: str
@@ -73,6 +75,7 @@ class Told(msgspec.Struct, frozen=True):
     cpu: str = ""
     cxx11_abi: bool | None = None
     every: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------ the name
@@ -154,6 +157,7 @@ def of_manifest(named: Named, manifest: Manifest) -> Told:
         cpu=plan.cpu,
         cxx11_abi=_cxx11_abi(manifest),
         every=tuple(op.name for op in plan.ops),
+        others=tuple(sorted(name for name, who in manifest.providers.items() if who == OTHER)),
     )
 
 
