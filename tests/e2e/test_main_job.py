@@ -245,25 +245,49 @@ def versions(python: Path) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+# Loads an op, and uses it only when it is told to: what it loaded may have been replaced by then.
+HOLDER = """
+import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+weight = torch.nn.Parameter(torch.ones(1000))
+optimizer = DeepSpeedCPUAdam([weight])
+print("holds", flush=True)
+input()
+weight.grad = torch.ones(1000)
+optimizer.step()
+print(float(weight.sum()) < 1000)
+"""
+
+
 def test_a_wheel_that_does_not_work_is_taken_back(
     deepbuild: Deepbuild, node_python: Path, wheels: Path, area: Path
 ) -> None:
-    """cpu_adam is swapped for utils: it imports, but is not what it says. The DeepSpeed that was
-    there before is back afterwards, and works."""
+    """cpu_adam is swapped for utils: it imports, but is not what it says. What a wheel of deepbuild
+    says is read back before anything is changed; one of elsewhere is found out when it is used. The
+    DeepSpeed that was there before is back afterwards, and works, also in a process that has it
+    loaded all the while."""
     broken = area / "broken" / the_wheel(wheels).name
     broken.parent.mkdir(exist_ok=True)
-    swap_library(the_wheel(wheels), broken, "cpu_adam_op", "utils_op")
     before = versions(node_python)
-    ran = deepbuild("install", str(broken), "--python", str(node_python))
-    assert ran.code == 7, ran.err
-    assert "cpu_adam" in ran.err
-    assert versions(node_python) == before
-    again = deepbuild("install", str(the_wheel(wheels)), "--python", str(node_python), "--json")
-    assert again.code == 0, again.err
+    with subprocess.Popen(
+        [str(node_python), "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout and any(line == "holds\n" for line in holder.stdout)
+        for manifest, code in ((True, 6), (False, 7)):
+            swap_library(the_wheel(wheels), broken, "cpu_adam_op", "utils_op", manifest)
+            ran = deepbuild("install", str(broken), "--python", str(node_python))
+            assert ran.code == code, ran.err
+            assert "cpu_adam" in ran.err
+            assert versions(node_python) == before
+        again = deepbuild("install", str(the_wheel(wheels)), "--python", str(node_python), "--json")
+        assert again.code == 0, again.err
+        said, _ = holder.communicate("\n", timeout=60)
+    assert (holder.returncode, said.split()[-1]) == (0, "True")
 
 
-def swap_library(source: Path, target: Path, victim: str, other: str) -> None:
-    """Copy a wheel with one library's content replaced by another's, RECORD made to agree."""
+def swap_library(source: Path, target: Path, victim: str, other: str, manifest: bool) -> None:
+    """Copy a wheel with one library's content replaced by another's, RECORD made to agree, and with
+    or without what deepbuild says of it."""
     folder = target.parent / "unpacked"
     subprocess.run(
         ["wheel", "unpack", "-d", folder, source],
@@ -274,6 +298,9 @@ def swap_library(source: Path, target: Path, victim: str, other: str) -> None:
     (root,) = folder.iterdir()
     (first,), (second,) = root.rglob(f"{victim}*.so"), root.rglob(f"{other}*.so")
     shutil.copy(second, first)
+    if not manifest:
+        (described,) = root.rglob("deepbuild.json")
+        described.unlink()
     subprocess.run(
         ["wheel", "pack", "-d", target.parent, root],
         check=True,
