@@ -3,17 +3,14 @@ put the old state back if it does not. torch is never changed."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock
+from shlex import quote
 
 from deepbuild import facts
 from deepbuild.check import check_wheel, refuted, untrue
@@ -22,10 +19,11 @@ from deepbuild.check.node_ops import Proving, op_checks
 from deepbuild.check.node_record import look_around, make_record, write_record
 from deepbuild.errors import InstallError, VerificationError
 from deepbuild.fit import tag_problems, torch_problems
-from deepbuild.host import Completed, Host, uninterrupted
+from deepbuild.host import Completed, Host
 from deepbuild.model import Check, Interpreter, Machine, Torch, Verification, replace
 from deepbuild.probe.answers import pip_errors
 from deepbuild.probe.system import find_package_manager
+from deepbuild.undo import held, undone_if_it_fails
 from deepbuild.wheel.contents import Contents, read_contents
 
 # Variables that would send files elsewhere or nowhere, or show pip another environment.
@@ -35,6 +33,12 @@ ELSEWHERE = (
 )
 
 
+# Settings of pip that send files elsewhere, or nowhere (`pip config list`).
+_ELSEWHERE_SET = re.compile(
+    r"(?:global|install)\.(?:target|prefix|root|dry-run|no-deps|python|ignore-installed)="
+    r"(?!'(?:0|false|no|off|)'$)",
+    re.IGNORECASE,
+)
 _LOST = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
@@ -47,7 +51,6 @@ class Installer:
     python: Interpreter
     torch: Torch
     note: Callable[[str], None]
-    locks: Path
     libc: str = ""
 
     @property
@@ -69,7 +72,9 @@ class Installer:
         self._require_fit(wheel, contents, required)
         require_writable(self.python)
         self._require_true(wheel)
-        with _as_install_error(self.python), self._alone(), self._transaction():
+        self._require_plain_pip()
+        with _as_install_error(self.python), undone_if_it_fails(self.python, self.note):
+            self._require_restorable()
             self.note(f"installing {wheel.name}")
             self._pip_install(wheel, contents)
             self.note("verifying every op in a process of its own")
@@ -112,8 +117,12 @@ class Installer:
     # ------------------------------------------------------------ pip
 
     def _pip(self, *args: str) -> Completed:
-        front = pip_command(self.python, self.own_python)
-        return self.host.run([*front, *args], timeout=3600)
+        command = [*pip_command(self.host, self.python, self.own_python), *args]
+        return self.host.run(command, timeout=3600)
+
+    def _held_pip(self, *args: str) -> Completed:
+        command = [*pip_command(self.host, self.python, self.own_python), *args]
+        return self.host.run(held(self.own_python, self.python, command), timeout=3600)
 
     def _pip_install(self, wheel: Path, contents: Contents) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -122,72 +131,36 @@ class Installer:
             version = self.python.packages.get("torch", self.torch.version)
             constraints.write_text(f"torch=={version}\n", encoding="utf-8")
             if self.python.packages.get("deepspeed") == contents.version:
-                done = self._pip("install", "--no-deps", "--force-reinstall", str(wheel))
+                done = self._held_pip("install", "--no-deps", "--force-reinstall", str(wheel))
                 _require_ok(done, self.python)
-            done = self._pip("install", "--constraint", str(constraints), str(wheel))
+            done = self._held_pip("install", "--constraint", str(constraints), str(wheel))
             _require_ok(done, self.python)
 
-    # ------------------------------------------------------------ the old state
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One installation at a time in one environment: another one waits."""
-        key = hashlib.sha256(self.python.prefix.encode()).hexdigest()[:16]
-        self.locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.locks / f"install-{key}.lock"):
-            self._require_restorable()
-            yield
-
     def _require_restorable(self) -> None:
-        """A DeepSpeed that was installed without a list of its files could not be put back."""
-        there = (self.site / "deepspeed").exists() or (self.site / "deepspeed.egg-link").exists()
-        if there and not list(self.site.glob("deepspeed-*.dist-info/RECORD")):
+        """Over a DeepSpeed without a list of its files pip would put the new one, and leave what
+        the new one has not."""
+        there = [self.site / name for name in ("deepspeed", "deepspeed.egg-link")]
+        there += self.site.glob("[dD]eep[sS]peed-*-info")
+        found = [str(path) for path in there if path.exists()]
+        if found and not list(self.site.glob("deepspeed-*.dist-info/RECORD")):
             raise InstallError(
-                f"the DeepSpeed in {self.site} could not be put back if something failed",
+                f"the DeepSpeed in {self.site} cannot be replaced",
                 found="no RECORD of its files (an editable, egg or copied installation)",
                 wanted="one that pip installed, or none",
-                hint=f"remove it first: {self.python.executable} -m pip uninstall deepspeed",
+                hint=f"remove it first: rm -r {' '.join(map(quote, found))}",
             )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Bring the old state back if what is done inside fails or is interrupted: what was added
-        is removed, and a DeepSpeed that was replaced returns file by file."""
-        before = _distributions(self.host, self.python)
-        with tempfile.TemporaryDirectory(prefix="deepbuild-") as folder:
-            saved = self._save_deepspeed(Path(folder))
-            try:
-                yield
-            except BaseException:
-                with uninterrupted():
-                    self.note("putting the old state back")
-                    self._roll_back(before, Path(folder), saved)
-                raise
-
-    def _save_deepspeed(self, folder: Path) -> list[str]:
-        saved: list[str] = []
-        for record in self.site.glob("deepspeed-*.dist-info/RECORD"):
-            for line in record.read_text(encoding="utf-8").splitlines():
-                name = line.rsplit(",", 2)[0].strip('"')
-                source = (self.site / name).resolve()
-                if source.is_file():
-                    copy = folder / str(len(saved))
-                    shutil.copy2(source, copy)
-                    saved.append(str(source))
-        return saved
-
-    def _roll_back(self, before: dict[str, str], folder: Path, saved: list[str]) -> None:
-        after = _distributions(self.host, self.python)
-        added = [name for name in after if name not in before or name == "deepspeed"]
-        if added:
-            self._pip("uninstall", "--yes", *added)
-        for number, name in enumerate(saved):
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(folder / str(number), name)
-        changed = [n for n, v in before.items() if n != "deepspeed" and after.get(n) != v]
-        if changed:
-            pins = [f"{name}=={before[name]}" for name in changed]
-            self._pip("install", "--no-deps", *pins)
+    def _require_plain_pip(self) -> None:
+        """A configuration file may send files elsewhere, and no variable takes that back."""
+        done = self._pip("config", "list")
+        found = [line for line in done.stdout.splitlines() if _ELSEWHERE_SET.match(line)]
+        if found:
+            raise InstallError(
+                f"pip is set up not to install into {self.python.prefix}",
+                found="\n".join(found),
+                wanted="a configuration that only names indexes",
+                hint=f"{self.python.executable} -m pip config debug   # names the file to change",
+            )
 
     # ------------------------------------------------------------ proof
 
@@ -197,7 +170,15 @@ class Installer:
         python, site = self.python.executable, str(self.site)
         proving = Proving(python, contents.accelerator, contents.version, site)
         checks = op_checks(self.host, proving, contents.installed_ops, self.note)
-        return Verification(python, wheel.name, (self._torch_unchanged(), *checks))
+        return Verification(python, wheel.name, (self._torch_unchanged(), self._one(), *checks))
+
+    def _one(self) -> Check:
+        """pip leaves a second one behind where it was stopped, and Python reads either."""
+        infos = [path.name for path in self.site.glob("*eepspeed-*.dist-info")]
+        left = [path.name for path in self.site.glob("~eepspeed*")]
+        if len(infos) == 1 and not left:
+            return Check("one DeepSpeed", "passed", infos[0])
+        return Check("one DeepSpeed", "failed", ", ".join(sorted({*infos, *left})))
 
     def _torch_unchanged(self) -> Check:
         text = self.host.read_text(f"{self.torch.root}/version.py") or ""
@@ -222,16 +203,6 @@ class Installer:
         else:
             told = Check("record of the node", "passed", "`deepbuild check` tells what changes")
         return replace(verification, checks=(*verification.checks, told))
-
-
-def _distributions(host: Host, python: Interpreter) -> dict[str, str]:
-    """Installed distributions: name -> version."""
-    found = {}
-    for name in host.list_dir(python.site_packages):
-        if name.endswith(".dist-info"):
-            project, _, version = name[: -len(".dist-info")].partition("-")
-            found[project] = version
-    return found
 
 
 def require_writable(python: Interpreter) -> None:
@@ -269,35 +240,17 @@ def require_own(machine: Machine) -> None:
     require_writable(python)
 
 
-@contextmanager
-def undone_if_it_fails(
-    host: Host, own_python: str, python: Interpreter, note: Callable[[str], None]
-) -> Iterator[None]:
-    """Remove again what was added to an environment, if what is done inside fails."""
-    before = _distributions(host, python)
-    try:
-        yield
-    except BaseException:
-        added = [name for name in _distributions(host, python) if name not in before]
-        if added:
-            with uninterrupted():
-                note(f"removing what was added: {', '.join(added)}")
-                command = [*pip_command(python, own_python), "uninstall", "--yes", *added]
-                host.run(command, timeout=3600)
-        raise
-
-
 def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:
     """Install a torch into an environment that has none.
 
     Raises:
         InstallError: pip failed.
     """
-    command = [*pip_command(python, own_python), "install", f"torch=={version}"]
-    _require_ok(host.run(command, timeout=7200), python)
+    command = held(own_python, python, pip_command(host, python, own_python))
+    _require_ok(host.run([*command, "install", f"torch=={version}"], timeout=7200), python)
 
 
-def pip_command(python: Interpreter, own_python: str) -> list[str]:
+def pip_command(host: Host, python: Interpreter, own_python: str) -> list[str]:
     """How to start pip for an environment: its own, or, where it has none, deepbuild's from
     outside."""
     front = [python.executable, "-m", "pip"]
@@ -305,7 +258,8 @@ def pip_command(python: Interpreter, own_python: str) -> list[str]:
         front = [own_python, "-m", "pip", "--python", python.executable]
     clean = [word for name in ELSEWHERE for word in ("-u", name)]
     # A configuration file may say "user"; it would win over a variable that is not there.
-    return ["env", *clean, "PIP_USER=0", *front, "--disable-pip-version-check", "--no-input"]
+    env = [host.which("env") or "/usr/bin/env", *clean, "PIP_USER=0"]
+    return [*env, *front, "--disable-pip-version-check", "--no-input"]
 
 
 def _require_ok(done: Completed, python: Interpreter) -> None:

@@ -17,9 +17,10 @@ from deepbuild.check.environment import environment_of, loadable
 from deepbuild.errors import InstallError, ProbeError, UsageError
 from deepbuild.host import Host
 from deepbuild.index import DEFAULT_INDEX, IndexConfig, read_config
-from deepbuild.install import Installer, put_torch, undone_if_it_fails
+from deepbuild.install import Installer, put_torch
 from deepbuild.model import Choice, Interpreter, Machine, Refused, Request, Verification, replace
 from deepbuild.source import release_number
+from deepbuild.undo import undone_if_it_fails
 from deepbuild.wheelhouse import list_wheels
 from deepbuild.wheelhouse.choice import Chosen, choose
 from deepbuild.wheelhouse.fetching import fetch_wheel
@@ -135,7 +136,7 @@ class Offering:
         if node.torch:
             yield node.machine
             return
-        with undone_if_it_fails(self.host, self.own_python, node.python, self.note):
+        with undone_if_it_fails(node.python, self.note):
             version = _torch_version(told)
             self.note(f"installing torch {version} into {node.python.prefix}")
             put_torch(self.host, self.own_python, node.python, version)

@@ -306,8 +306,8 @@ class Stages:
         from deepbuild.install import Installer
 
         python, torch = require_torch(machine)
-        locks, libc = self.cache / "locks", machine.system.libc
-        return Installer(self.host, self.own_python, python, torch, self.tell.note, locks, libc)
+        libc = machine.system.libc
+        return Installer(self.host, self.own_python, python, torch, self.tell.note, libc)
 
     def check(self, target: Target, wheel: Path) -> Verification:
         """What can be told of a wheel without running what is in it."""
@@ -357,10 +357,12 @@ class Stages:
     def _with_torch(self, machine: Machine, target: Target) -> Machine:
         """Install the torch that was asked for where there is none."""
         from deepbuild.install import put_torch
+        from deepbuild.undo import undone_if_it_fails
 
         assert machine.python is not None
         self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
-        put_torch(self.host, self.own_python, machine.python, target.torch)
+        with undone_if_it_fails(machine.python, self.tell.note):
+            put_torch(self.host, self.own_python, machine.python, target.torch)
         return self._environment(target)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from test_plan import machine
 
 from deepbuild import codec
 from deepbuild.errors import InstallError
+from deepbuild.host import Completed
 from deepbuild.install import Installer, _advice, pip_command
 from deepbuild.model import Check, Machine, NodeRecord, Verification, replace
 from deepbuild.wheel.contents import Contents
@@ -35,7 +34,7 @@ def contents(**changes: object) -> Contents:
 def installer(where: Machine | None = None) -> Installer:
     where = where or machine()
     assert where.python and where.torch
-    return Installer(debian(), "/python", where.python, where.torch, lambda _: None, Path("/tmp"))
+    return Installer(debian(), "/python", where.python, where.torch, lambda _: None)
 
 
 def refused(what: Contents, required: tuple[str, ...] = ()) -> str:
@@ -112,7 +111,7 @@ def test_deepspeed_that_could_not_be_put_back_is_not_replaced(tmp_path, left) ->
     (site / left).parent.mkdir(parents=True)
     (site / left).touch()
     checked = installer(replace(here, python=replace(here.python, site_packages=str(site))))
-    with pytest.raises(InstallError, match="could not be put back"):
+    with pytest.raises(InstallError, match="cannot be replaced"):
         checked._require_restorable()
     (site / "deepspeed-0.19.8.dist-info").mkdir()
     (site / "deepspeed-0.19.8.dist-info" / "RECORD").touch()
@@ -122,29 +121,29 @@ def test_deepspeed_that_could_not_be_put_back_is_not_replaced(tmp_path, left) ->
 def test_pip_is_not_sent_elsewhere() -> None:
     here = machine()
     assert here.python is not None
-    command = pip_command(here.python, "/python")
+    command = pip_command(debian(), here.python, "/python")
     dropped = {command[i + 1] for i, word in enumerate(command) if word == "-u"}
     assert {"PYTHONPATH", "PIP_DRY_RUN", "PIP_TARGET", "PIP_ROOT", "PIP_USER"} <= dropped
 
 
-def test_two_installs_into_one_environment_take_turns(tmp_path) -> None:
-    here = machine()
-    assert here.python is not None
-    mine = replace(here, python=replace(here.python, site_packages=str(tmp_path / "site")))
-    checked = dataclasses.replace(installer(mine), locks=tmp_path / "locks")
-    order: list[str] = []
-
-    def second() -> None:
-        with checked._alone():
-            order.append("second")
-
-    with checked._alone():
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join(0.3)
-        order.append("first")
-    thread.join(10)
-    assert order == ["first", "second"]
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("install.prefix='/elsewhere'", True),
+        ("global.target='/elsewhere'", True),
+        ("install.dry-run='true'", True),
+        ("install.dry-run='false'", False),
+        ("global.index-url='https://pypi.org/simple'", False),
+        ("download.dest='/elsewhere'", False),
+    ],
+)
+def test_configuration_that_sends_files_elsewhere_is_told(monkeypatch, line, refused) -> None:
+    monkeypatch.setattr(Installer, "_pip", lambda *_: Completed(0, f"{line}\n", ""))
+    if not refused:
+        return installer()._require_plain_pip()
+    with pytest.raises(InstallError, match="is set up not to install") as caught:
+        installer()._require_plain_pip()
+    assert caught.value.found == line
 
 
 def test_what_was_verified_is_written_down_beside_it(tmp_path) -> None:

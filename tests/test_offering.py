@@ -581,7 +581,7 @@ def test_torch_of_another_kind_is_told_and_goes_again(
     assert f"installing torch 2.14.1 into {bare_python.parent.parent}" in err
     assert "is not the one that the wheel was built for" in err
     assert "recorded for accelerator cuda, torch here means cpu" in err
-    assert "removing what was added: torch" in err
+    assert "putting the old state back" in err
     assert site_of(bare_python) == set()
 
 
