@@ -18,7 +18,7 @@ from toy_builds import ToySite, toy_tree
 import deepbuild.build as building
 from deepbuild.build import build
 from deepbuild.build.progress import read_events
-from deepbuild.errors import BuildError
+from deepbuild.errors import BuildError, UsageError
 from deepbuild.model import BuiltOp, PlannedCompiler, Wheel
 from deepbuild.tell import Telling
 from deepbuild.wheel.contents import read_contents
@@ -166,6 +166,32 @@ def test_two_builds_at_once_take_turns(site, unpacked):
     assert libraries(wheel) == ["more", "slow"]
     (other,) = site.output.glob("*.whl")
     assert other.read_text().startswith("slow_op.")
+
+
+def test_what_was_cut_short_is_made_again(site, unpacked):
+    """Its date says that it is finished, as after a power cut."""
+    site.build(site.plan("good", "more"))
+    (folder,) = site.place.sites.glob("deepspeed-*")
+    (kept,) = folder.glob("objects/more.c.*")
+    damaged = [*folder.glob("objects/good.c.*"), *folder.glob("libraries/more*")]
+    assert len(damaged) == 2
+    for path, left in zip(damaged, (0, 500), strict=True):
+        dates = path.stat()
+        path.write_bytes(path.read_bytes()[:left])
+        os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    before = kept.stat().st_mtime_ns
+    site.place = replace(site.place, work=site.root / "elsewhere")
+    site.build(site.plan("good", "more"))
+    assert started(site) == ["csrc/good.c", "good", "more"]
+    assert kept.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["a$HOME", "co:lon", "par(en)", "se;mi", "back\\slash", "pi|pe"])
+def test_cache_with_a_name_that_tools_do_not_keep_apart_is_told(tmp_path, name):
+    site = toy_site(tmp_path / name)
+    with pytest.raises(UsageError, match="cannot build in") as caught:
+        site.build(site.plan("good"))
+    assert "DEEPBUILD_CACHE_DIR" in caught.value.hint
 
 
 def test_cache_that_is_reached_by_a_link(site, unpacked):

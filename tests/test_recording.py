@@ -223,10 +223,9 @@ def test_stubs_and_a_stale_build_folder_are_gone(recorded):
     assert not (recorded[0].tree / "build").exists()
 
 
-def test_recording_of_the_same_plan_is_taken_as_it_is(recorded, monkeypatch):
-    work, plan, found = recorded
-    monkeypatch.setattr(recording, "run_setup", lambda *_: pytest.fail("recorded again"))
-    assert record(work, plan, {}) == found
+def test_recording_in_which_something_failed_is_not_kept(recorded):
+    """It may have failed for want of something that is there the next time."""
+    assert not recorded[0].recording.exists()
 
 
 class FakeSetup:
@@ -246,6 +245,7 @@ class FakeSetup:
 
 
 LINE = '{"op":"one","kind":"compile","role":"gcc","argv":["-c","a.c","-o","a.o"],"cwd":"/"}'
+LINK = '{"op":"good","kind":"link","role":"gcc","argv":["-shared","a.o","-o","a.so"],"cwd":"/"}'
 
 
 @pytest.fixture
@@ -257,15 +257,34 @@ def plain(tmp_path):
 
 def test_other_plan_is_recorded_again(plain, monkeypatch):
     work, plan = plain
-    setup = FakeSetup(monkeypatch, [LINE])
+    setup = FakeSetup(monkeypatch, [LINE, LINK])
     first = record(work, plan, {})
     assert record(work, plan, {}) == first
     assert setup.runs == 1
     other = msgspec.structs.replace(plan, id="b" * len(plan.id))
-    setup.lines = []
-    assert record(work, other, {}).commands == ()
-    assert record(work, plan, {}).commands == ()
+    setup.lines = [LINK]
+    assert len(record(work, other, {}).commands) == 1
+    assert len(record(work, plan, {}).commands) == 1
     assert setup.runs == 3
+
+
+def test_recording_of_another_folder_is_recorded_again(plain, monkeypatch):
+    """A cache that was moved: the commands name where they were recorded."""
+    work, plan = plain
+    setup = FakeSetup(monkeypatch, [LINE, LINK])
+    record(work, plan, {})
+    moved = Workspace(work.folder.rename(work.folder.with_name("moved")))
+    assert record(moved, plan, {}).folder == str(moved.folder)
+    assert setup.runs == 2
+
+
+@pytest.mark.parametrize(("lines", "failed"), [([LINE], "{}"), ([LINE, LINK], '{"good": "x"}')])
+def test_recording_that_is_not_whole_is_not_kept(plain, monkeypatch, lines, failed):
+    work, plan = plain
+    setup = FakeSetup(monkeypatch, lines, failed)
+    record(work, plan, {})
+    record(work, plan, {})
+    assert setup.runs == 2
 
 
 @pytest.mark.parametrize(
@@ -273,15 +292,15 @@ def test_other_plan_is_recorded_again(plain, monkeypatch):
     [
         *(b"", b"{", b"\xff\x00", b"[]", b"{}", b'{"plan": 1, "commands": []}'),
         lambda data: data[:-9],
-        lambda data: data.replace(b'"schema":1', b'"schema":2').replace(
-            b'"schema": 1', b'"schema": 2'
+        lambda data: data.replace(b'"schema":2', b'"schema":9').replace(
+            b'"schema": 2', b'"schema": 9'
         ),
         lambda data: data.replace(b'"compile"', b"3"),
     ],
 )
 def test_damaged_recording_is_recorded_again(plain, monkeypatch, damage):
     work, plan = plain
-    setup = FakeSetup(monkeypatch, [LINE])
+    setup = FakeSetup(monkeypatch, [LINE, LINK])
     first = record(work, plan, {})
     whole = work.recording.read_bytes()
     damaged = damage if isinstance(damage, bytes) else damage(whole)

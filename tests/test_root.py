@@ -104,3 +104,25 @@ def test_what_is_told_of_it_names_the_folder_itself(toys):
     database = json.loads((toy.root / "compile_commands.json").read_text())
     assert {entry["directory"] for entry in database} == {str(toy.root)}
     assert all(toy.site.root not in word for entry in database for word in entry["arguments"])
+
+
+def test_place_that_somebody_else_could_take_away_is_not_used(tmp_path):
+    """Who can remove a mount point removes what is mounted there, and could put other sources
+    there; a link would lead the mount elsewhere."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "above" / "mine").mkdir(parents=True)
+    (tmp_path / "above").chmod(0o777)
+    for name, why in {
+        "link": "it is no folder",
+        "file": "it is no folder",
+        "open": "others may write it",
+        "above/mine": "others may remove it",
+    }.items():
+        argv = Site(tmp_path / "site", str(tmp_path / name)).inside(["true"])
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode and why in done.stderr, name

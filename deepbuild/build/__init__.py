@@ -49,6 +49,8 @@ def build(plan: BuildPlan, tree: Path, place: Place, tell: Telling) -> Wheel:
     require_unblocked(plan)
     # As a compiler sees it: by which link it came to where it works, it does not know.
     place = dataclasses.replace(place, work=place.work.resolve())
+    _require_plain_path(place.sites)
+    _require_plain_path(place.work)
     _require_writable(place.output)
     work = Workspace(place.work)
     with _timed(place.deadline), locked(place.work, tell.note), _disk_errors(place):
@@ -88,6 +90,18 @@ def require_unblocked(plan: BuildPlan) -> None:
         wanted="\n".join(dict.fromkeys(each.wanted for each in plan.blockers)),
         hint="\n".join(dict.fromkeys(each.fix for each in plan.blockers)),
     )
+
+
+def _require_plain_path(folder: Path) -> None:
+    """ninja, make and setup.py itself do not keep all characters apart from what they mean."""
+    odd = sorted(set(str(folder)) & set("$:&;|<>()`\\\n"))
+    if odd:
+        raise UsageError(
+            f"cannot build in {folder}",
+            found=f"{' '.join(map(repr, odd))} in the name of the cache",
+            wanted="a path without characters that shells and ninja give a meaning to",
+            hint="name another: DEEPBUILD_CACHE_DIR=/path/to/cache",
+        )
 
 
 def _require_writable(output: Path) -> None:
@@ -169,9 +183,10 @@ def finished(folder: Path, plan: BuildPlan) -> Wheel | None:
     work = Workspace(folder)
     with suppress(Exception):
         wheel = codec.load(work.result.read_bytes(), Wheel, str(work.result))
-        name = retagged(Path(wheel.path).name, platform_tag(plan.wheel))
-        if name == plan.wheel and sha256_of(Path(wheel.path)) == wheel.sha256:
-            return replace(wheel, plan=plan.id)
+        path = work.dist / Path(wheel.path).name  # the cache may have been moved
+        name = retagged(path.name, platform_tag(plan.wheel))
+        if name == plan.wheel and sha256_of(path) == wheel.sha256:
+            return replace(wheel, plan=plan.id, path=str(path), log=str(work.log))
     return None
 
 

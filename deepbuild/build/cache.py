@@ -7,6 +7,7 @@ cache, which other machines fill as well, everything goes.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -74,6 +75,7 @@ def find_cache(host: Host, wanted: str, folder: Path, site: str) -> Cache | None
         return None
     store = {"SCCACHE_DIR": str(folder)} if wanted == AUTO else _store(wanted)
     own = {
+        "SCCACHE_CONF": os.devnull,  # the user's file could name another store
         "SCCACHE_IDLE_TIMEOUT": "0",
         "SCCACHE_BASEDIRS": str(site),
         "SCCACHE_CACHE_SIZE": "20G",

@@ -19,6 +19,7 @@ from deepbuild.build.recording import Recording, record
 from deepbuild.build.site import Site, lay_out_site, rooted, site_of, surroundings
 from deepbuild.build.summary import measured, summarize
 from deepbuild.build.timeline import write_timeline
+from deepbuild.build.whole import discard_damaged
 from deepbuild.build.workspace import locked
 from deepbuild.costs import Costs
 from deepbuild.model import BuildPlan
@@ -43,6 +44,9 @@ def make_libraries(job: Job) -> Made:
     site = site_of(plan, place.sites)
     with locked(site.folder, tell.note, "compiles the same DeepSpeed with the same tools"):
         lay_out_site(site, plan, job.tree)
+        damaged = discard_damaged(site.folder)
+        if damaged:
+            tell.note(f"made again, since they are not whole: {', '.join(damaged[:5])}")
         site = rooted(site, place.host)
         around = surroundings(site, work, plan, plan.compiler, place.host)
         graph = make_graph(recording.commands, around)

@@ -4,7 +4,9 @@ compilers that compile nothing. So no internals of DeepSpeed need to be known.""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -18,12 +20,14 @@ from deepbuild.model import BuildPlan
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """`failed` are ops whose builder gave up before a compiler was called, and why."""
+    """`failed` are ops whose builder gave up before a compiler was called, and why. `folder` is
+    where it was recorded: the commands name it."""
 
     plan: str
+    folder: str
     commands: tuple[Command, ...]
     failed: dict[str, str] = {}
-    schema: int = 1
+    schema: int = 2
 
 
 def record(work: Workspace, plan: BuildPlan, outer: Mapping[str, str]) -> Recording:
@@ -50,8 +54,11 @@ def record(work: Workspace, plan: BuildPlan, outer: Mapping[str, str]) -> Record
     except (OSError, ValueError):
         raise died(work, code) from None
     shutil.rmtree(work.tree / "build", ignore_errors=True)
-    recording = Recording(plan.id, found, failed)
-    write_atomically(work.recording, codec.dump(recording))
+    recording = Recording(plan.id, str(work.folder), found, failed)
+    linked = {command.op for command in found if command.kind == "link"}
+    if not failed and linked >= {op.name for op in plan.built_ops()}:
+        # What failed may have failed for want of something that is there the next time.
+        write_atomically(work.recording, codec.dump(recording))
     return recording
 
 
@@ -60,13 +67,17 @@ def _kept(work: Workspace, plan: BuildPlan) -> Recording | None:
         kept = msgspec.json.decode(work.recording.read_bytes(), type=Recording)
     except (OSError, ValueError):
         return None
-    same = kept.plan == plan.id and kept.schema == Recording(plan.id, ()).schema
-    return kept if same else None
+    alike = Recording(plan.id, str(work.folder), kept.commands)
+    return kept if kept == alike else None
 
 
 def run_setup(work: Workspace, plan: BuildPlan, outer: Mapping[str, str], script: str) -> int:
     """Run a child script that runs the tree's setup.py; all that it says goes into the log."""
-    argv = [plan.python.executable, str(child_script(script)), str(work.folder / "request.json")]
+    # It ends with deepbuild: the next one works in the same folder.
+    hold = [sys.executable, "-I", "-S", str(child_script("hold")), str(os.getpid())]
+    hold.append(str(work.folder / ".running"))
+    program = [plan.python.executable, str(child_script(script))]
+    argv = [*hold, *program, str(work.folder / "request.json")]
     env = work.environment(plan, outer)
     with work.log.open("a", encoding="utf-8") as log:
         print(f"# {script}", file=log, flush=True)

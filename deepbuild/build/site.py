@@ -131,7 +131,10 @@ def renamed_paths(site: Site, plan: BuildPlan) -> tuple[tuple[str, str], ...]:
     """What the paths in a library begin with, and what they begin with instead, the most special
     one last: no library says where it was built."""
     packages = str(Path(plan.torch.root).parent)
-    pairs = ((packages, "python"), (site.seen, "site"), (f"{site.seen}/tree", "deepspeed"))
+    pairs = [(packages, "python"), (site.seen, "site"), (f"{site.seen}/tree", "deepspeed")]
+    prefix = str(Path(plan.python.executable).resolve().parent.parent)
+    if plan.flags.debug_info and prefix != "/usr":  # the headers of Python, which it names
+        pairs.insert(0, (prefix, "prefix"))
     # An option of nvcc for its host compiler cannot hold a comma, nor an old path an "=".
     return tuple((f"{old}/", f"{new}/") for old, new in pairs if not set(old) & set(",= "))
 

@@ -7,6 +7,7 @@ is needed for it where users may have namespaces of their own (user_namespaces(7
 
 import ctypes
 import os
+import stat
 import sys
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
@@ -38,10 +39,24 @@ def unshare() -> None:
         write("/proc/self/gid_map", "%d %d 1" % (group, group))
 
 
+def require_ours(path: str) -> None:
+    """Who can remove a folder takes away what is mounted there, in every namespace, and could put
+    other sources in its place; a link would lead the mount elsewhere."""
+    found, above = os.lstat(path), os.stat(os.path.dirname(path))
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError("it is no folder")
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise OSError("it belongs to another user, or others may write it")
+    if above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX:
+        raise OSError("others may remove it (the folder above has no sticky bit)")
+
+
 def main() -> None:
     folder, path, argv = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3:]
     try:
-        os.makedirs(path, exist_ok=True)
+        if not os.path.lexists(path):
+            os.mkdir(path, 0o755)
+        require_ours(path)
         unshare()
         checked("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
         checked("mount", os.fsencode(folder), os.fsencode(path), None, MS_BIND | MS_REC, None)

@@ -55,7 +55,7 @@ def main() -> None:
     # bdist_wheel alone would build the ops once more: so each step is named, and it only packs.
     steps = ["build_py", "build_scripts", "--executable=python"]
     pack = ["bdist_wheel", "--skip-build", "--dist-dir", request["dist"]]
-    sys.argv = ["setup.py", *steps, *pack]
+    sys.argv = ["setup.py", "--no-user-cfg", *steps, *pack]
     runpy.run_path("setup.py", run_name="__main__")
 
 

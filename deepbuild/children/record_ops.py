@@ -47,7 +47,7 @@ def main() -> None:
         return real_setup(**keywords)
 
     setuptools.setup = setup
-    sys.argv = ["setup.py", "build_ext", "--force"]
+    sys.argv = ["setup.py", "--no-user-cfg", "build_ext", "--force"]
     runpy.run_path("setup.py", run_name="__main__")
     with open(request["result"], "w", encoding="utf-8") as file:
         json.dump(failed, file)

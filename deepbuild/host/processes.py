@@ -120,7 +120,7 @@ def stream(
             on_line(line.rstrip("\n"))
         return process.wait()
     finally:
-        _end_group(process)
+        _end_session(process)
 
 
 def session_memory(session: int) -> int:
@@ -133,6 +133,14 @@ def session_memory(session: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def _end_session(process: subprocess.Popen[str]) -> None:
+    """As `_end_group`, and those that have made groups of their own, as ninja's edges do."""
+    _end_group(process)
+    for other in _session_of(process.pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(other, signal.SIGKILL)
+
+
 def _end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     """End what is left of a process group that we started: politely, then for good."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
@@ -140,6 +148,16 @@ def _end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None
             os.killpg(process.pid, ending)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
+
+
+def _session_of(session: int) -> list[int]:
+    """The processes of a session (proc(5): field 6 of stat)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            found += [int(stat.parent.name)] if int(fields[3]) == session else []
+    return found
 
 
 class DeadlineReached(Exception):
