@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -318,6 +319,93 @@ def test_tag_that_promises_too_much_is_noticed(maker, compiled):
     files[f"{HOME}/WHEEL"] = files[f"{HOME}/WHEEL"].replace(b"2_35", b"2_17")
     write(older, files | {f"{HOME}/RECORD": record_of(files)})
     assert "GLIBC_2.29" in refuted(check_wheel(older, None))["platform"]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "cp310-cp310-manylinux_2_35_x86_64",
+        "py3-none-any",
+        f"{TAG}-{TAG}-manylinux_2_35_aarch64",
+        f"{TAG}-{TAG}-win_amd64",
+        f"{TAG}-{TAG}-musllinux_1_2_x86_64",
+        f"{TAG}-{TAG}-manylinux2014_aarch64",
+    ],
+)
+def test_tag_that_is_not_that_of_its_libraries_is_noticed(maker, tags):
+    """Name, WHEEL and RECORD agree; what was compiled does not."""
+
+    def retag(files: dict[str, bytes]) -> None:
+        files[f"{HOME}/WHEEL"] = f"Wheel-Version: 1.0\nTag: {tags}\n".encode()
+
+    path = maker.changed(retag)
+    renamed = path.with_name(f"deepspeed-{VERSION}-{tags}.whl")
+    path.rename(renamed)
+    found = refuted(check_wheel(renamed, None))
+    assert "tags" in found and "names" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("torch/version.py", "places"),
+        ("evil.pth", "places"),
+        ("other-1.dist-info/METADATA", "places"),
+        (f"deepspeed-{VERSION}.data/platlib/deepspeed/x.py", "places"),
+    ],
+)
+def test_file_that_is_not_deepspeeds_is_noticed(maker, name, check):
+    path = maker.changed(lambda files: files.update({name: b"x"}))
+    verification = check_wheel(path, None)
+    assert list(refuted(verification)) == [check]
+    assert [each.name for each in untrue(verification)] == [check]
+
+
+def test_metadata_of_another_project_is_noticed(maker):
+    def rename(files: dict[str, bytes]) -> None:
+        name = f"{HOME}/METADATA"
+        files[name] = files[name].replace(b"Name: deepspeed", b"Name: evil")
+
+    assert "METADATA names evil" in refuted(check_wheel(maker.changed(rename), None))["names"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("deepspeed/__init__.py,sha256=x,1", "names deepspeed/__init__.py twice"),
+        ("a,b,c,d", "has 4 columns"),
+        ("x" * 200_000, "cannot be read"),
+    ],
+)
+def test_record_with_odd_rows_is_noticed(maker, row, said):
+    def add(files: dict[str, bytes]) -> None:
+        files[f"{HOME}/RECORD"] = f"{row}\n".encode() + record_of(files)
+
+    found = refuted(check_wheel(maker.changed(add, recorded=False), None))
+    assert said in found["RECORD"]
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\xff\xfe", b"[" * 5000, b'{"schema": 1}'])
+def test_manifest_that_is_there_and_none_is_refuted(maker, data):
+    path = maker.changed(lambda files: files.update({f"{HOME}/{MANIFEST}": data}))
+    assert "cannot be read" in refuted(check_wheel(path, None))["manifest"]
+
+
+def test_wheel_without_a_dist_info_of_its_own_is_told(maker):
+    def move(files: dict[str, bytes]) -> None:
+        files["other-1.dist-info/METADATA"] = files.pop(f"{HOME}/METADATA")
+
+    with pytest.raises(UsageError, match="not a whole wheel"):
+        check_wheel(maker.changed(move), None)
+
+
+def test_pipe_is_not_waited_for(maker, tmp_path):
+    path = tmp_path / "pipe" / maker.true().name
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="not a whole wheel") as caught:
+        check_wheel(path, None)
+    assert caught.value.found == "it is no file"
 
 
 def test_file_that_is_in_it_twice_is_noticed(maker):

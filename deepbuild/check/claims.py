@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from deepbuild.check.archive import verdict
@@ -11,17 +13,24 @@ from deepbuild.check.inside import Inside
 from deepbuild.model import Check, Manifest
 from deepbuild.wheel.platform import honest_platform, platform_tag, providers_of
 
+_CPYTHON = re.compile(r"\.cpython-(\d+)-")
+
 
 def claim_checks(inside: Inside) -> Iterator[Check]:
     yield verdict("ops", op_problems(inside), f"{_named(inside.contents.installed_ops)}: all there")
     yield verdict("torch", torch_problems(inside), f"requires {_torch_pin(inside)}")
-    if inside.manifest is None:
+    if inside.damaged:
+        yield Check("manifest", "failed", f"it cannot be read: {inside.unread}")
+    elif inside.manifest is None:
         yield Check("manifest", "skipped", inside.unread)
     else:
         problems = manifest_problems(inside, inside.manifest)
         yield verdict("manifest", problems, f"by deepbuild {inside.manifest.deepbuild}")
         yield _reproducible(inside.manifest)
         yield verdict("platform", platform_problems(inside, inside.manifest), _platform(inside))
+    if inside.ops:
+        tags = inside.path.name.removesuffix(".whl").split("-", 2)[2]
+        yield verdict("tags", tag_problems(inside), f"its libraries are for {tags}")
 
 
 def _named(names: tuple[str, ...]) -> str:
@@ -101,6 +110,26 @@ def _reproducible(manifest: Manifest) -> Check:
     if manifest.not_reproducible:
         return Check("reproducible", "skipped", f"not reproducible: {manifest.not_reproducible}")
     return Check("reproducible", "skipped", "it says so; to prove it, build it again and compare")
+
+
+def tag_problems(inside: Inside) -> list[str]:
+    """Whether its libraries are for the Python and the machine that its name says."""
+    problems = []
+    for tag in parse_wheel_filename(inside.path.name)[3] if inside.ops else ():
+        python = f"{tag.interpreter}-{tag.abi}"
+        parts = re.fullmatch(r"(?:linux|manylinux(?:1|2010|2014|_\d+_\d+))_(.+)", tag.platform)
+        if parts is None:
+            problems.append(f"{tag.platform} is not for libraries of Linux with glibc")
+        for op in inside.ops:
+            named = _CPYTHON.search(op.library)
+            if named and python != f"cp{named[1]}-cp{named[1]}":
+                problems.append(f"tagged {python}, {op.library} is for CPython {named[1]}")
+            machine = inside.libraries[op.name].machine
+            if parts and machine and parts[1] != machine:
+                problems.append(f"tagged {tag.platform}, {op.name} is for {machine}")
+        if inside.manifest and inside.manifest.plan.python.tag != python:
+            problems.append(f"tagged {python}, its manifest says {inside.manifest.plan.python.tag}")
+    return problems
 
 
 def platform_problems(inside: Inside, manifest: Manifest) -> list[str]:

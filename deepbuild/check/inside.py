@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,10 +17,13 @@ from deepbuild.model import BuiltOp, Manifest
 from deepbuild.wheel.contents import MANIFEST, Contents, read_contents, read_ops
 from deepbuild.wheel.elf import Library, read_library
 
+_METADATA = re.compile(r"[dD]eep[sS]peed-[^/]+\.dist-info/METADATA")
+
 
 class Inside(msgspec.Struct, frozen=True):
     """`manifest` is None in a wheel of something else than deepbuild, or where it cannot be read:
-    then `unread` says why. `files` are all but folders, `data` those that checks read."""
+    then `unread` says why, and `damaged` that it is there and none at all. `files` are all but
+    folders."""
 
     path: Path
     contents: Contents
@@ -29,6 +33,7 @@ class Inside(msgspec.Struct, frozen=True):
     libraries: Mapping[str, Library]
     home: str
     files: Mapping[str, bytes]
+    damaged: bool = False
 
 
 def look_inside(path: Path) -> Inside:
@@ -38,11 +43,21 @@ def look_inside(path: Path) -> Inside:
     """
     contents = read_contents(path)
     files = _files(path)
-    home = next(name for name in files if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
+    homes = [name.partition("/")[0] for name in files if _METADATA.fullmatch(name)]
+    if len(homes) != 1:
+        raise UsageError(
+            f"{path} is not a whole wheel of DeepSpeed",
+            found=", ".join(homes) or "no deepspeed-*.dist-info/METADATA in it",
+            wanted="one dist-info, at the top",
+            hint="copy it again, or make it again with `deepbuild wheel`",
+        )
+    home = homes[0]
     manifest, unread = _manifest(files.get(f"{home}/{MANIFEST}"), path)
     ops = read_ops(path, modules_of(contents, manifest))
     libraries = {op.name: read_library(io.BytesIO(files[op.library])) for op in ops}
-    return Inside(path, contents, manifest, unread, ops, libraries, home, files)
+    newer = unread.startswith("schema ")
+    damaged = f"{home}/{MANIFEST}" in files and manifest is None and not newer
+    return Inside(path, contents, manifest, unread, ops, libraries, home, files, damaged)
 
 
 def _files(path: Path) -> dict[str, bytes]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,14 +55,26 @@ def _changed(installed: Installed, names: Iterable[str]) -> Iterator[str]:
         if not digest.startswith("sha256="):
             continue
         try:
-            data = (installed.site / name).read_bytes()
+            data = read_regular(installed.site / name)
         except FileNotFoundError:
             yield f"{name} is gone"
-        except OSError as error:
-            yield f"{name} cannot be read ({error.strerror})"
+        except (OSError, ValueError) as error:  # ValueError: a name that is none
+            yield f"{name} cannot be read ({getattr(error, 'strerror', None) or error})"
         else:
             if hash_of(data) != digest:
                 yield f"{name} is not what RECORD says"
+
+
+def read_regular(path: Path) -> bytes:
+    """
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, which would be waited for.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(0, "it is no file")
+        return file.read()
 
 
 def _by_size(installed: Installed, names: list[str]) -> Iterator[Check]:
@@ -75,7 +89,7 @@ def _by_size(installed: Installed, names: list[str]) -> Iterator[Check]:
 def _size(path: Path) -> str:
     try:
         return str(path.stat().st_size)
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 

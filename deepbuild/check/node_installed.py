@@ -131,7 +131,10 @@ def read_rows(home: Path) -> dict[str, tuple[str, str]]:
         text = (home / RECORD).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
-    rows = [row for row in csv.reader(io.StringIO(text)) if len(row) == 3]
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text)) if len(row) == 3]
+    except csv.Error:
+        return {}
     return {name: (digest, size) for name, digest, size in rows}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Contents:
     torch_info: Mapping[str, object]
     libraries: dict[str, str]
     known_ops: tuple[str, ...] = ()
+    name: str = "deepspeed"
 
 
 def read_contents(path: Path) -> Contents:
@@ -53,6 +55,12 @@ def read_contents(path: Path) -> Contents:
     if name != "deepspeed":
         raise UsageError(
             f"{path.name} is a wheel of something else", found=name, wanted="a wheel of deepspeed"
+        )
+    if not path.is_file():  # a pipe would be waited for, a device never ends
+        raise _broken(path, "it is no file")
+    if not os.access(path, os.R_OK):
+        raise UsageError(
+            f"{path} cannot be read", found="permission denied", wanted="a wheel that you may read"
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -100,6 +108,8 @@ def contents_from(names: Sequence[str], read: Callable[[str], bytes]) -> Content
     headers = HeaderParser().parsestr(read(metadata).decode("utf-8", "replace"))
     claims = parse_claims(read(_INFO).decode("utf-8", "replace"))
     ops = _mapping(claims.get("installed_ops", {}))
+    if not all(isinstance(op, str) for op in ops):
+        raise ValueError("installed_ops names ops that are no words")
     torch_info = claims.get("torch_info", {})
     return Contents(
         version=str(headers["Version"]),
@@ -110,6 +120,7 @@ def contents_from(names: Sequence[str], read: Callable[[str], bytes]) -> Content
         torch_info=_mapping(torch_info),
         libraries={_module(name): name for name in names if name.endswith(".so")},
         known_ops=tuple(ops),
+        name=str(headers["Name"] or ""),
     )
 
 
