@@ -226,6 +226,22 @@ class Stages:
             self.tell.note(f"bill of materials: {write_sbom(Path(wheel.path))}")
         return wheel
 
+    def last_log(self) -> Path:
+        """The log of the build that was the last one to write.
+
+        Raises:
+            UsageError: nothing was built yet.
+        """
+        logs = [path for path in (self.cache / "builds").glob("*/build.log") if path.is_file()]
+        if not logs:
+            raise UsageError(
+                "deepbuild has built nothing yet",
+                found=f"no log in {self.cache / 'builds'}",
+                wanted="a log of another tool's",
+                hint="name it, or pipe it in: … 2>&1 | deepbuild explain -",
+            )
+        return max(logs, key=lambda path: path.stat().st_mtime)
+
     def forecast(self, planned: BuildPlan) -> str:
         """What a plan's build will probably take, in words; "" for one that compiles nothing."""
         if not planned.built_ops():
