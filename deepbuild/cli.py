@@ -84,7 +84,12 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
 @cli.command()
 @PLANNING
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the plan as JSON.")
-def plan(output: str, as_json: bool, **options: Any) -> int:
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Also compile and link one small file of each kind, as the build would.",
+)
+def plan(output: str, as_json: bool, check: bool, **options: Any) -> int:
     """Show what would be built, with the reason for each choice. Builds nothing; --torch and
     --toolkit fetch what they name, once, into the cache.
 
@@ -94,16 +99,21 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
       deepbuild plan --ops cpu_adam,fused_adam --gpu a100,h100 -o plan.json
     """
     from deepbuild import codec
+    from deepbuild.build.rehearsal import require_rehearsed
     from deepbuild.report import plan_report
 
     with Terminal() as terminal:
         stages = stages_for(terminal)
         planned = stages.plan(target_of(options), request_of("wheel", options))
+        if check:
+            stages.require_here(target_of(options))
+        checks = stages.rehearse(planned) if check and not planned.blockers else ()
     if output:
         save(Path(output), codec.dump(planned))
         click.echo(f"saved; to build it: deepbuild wheel {output}", err=True)
     work, expected = str(stages.work_folder(planned)), stages.forecast(planned)
-    show(as_json, planned, lambda: plan_report(planned, work=work, forecast=expected))
+    show(as_json, planned, lambda: plan_report(planned, work, expected, checks))
+    require_rehearsed(checks)
     return Exit.BLOCKED if planned.blockers else Exit.DONE
 
 
@@ -260,7 +270,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return int(cli.main(arguments, standalone_mode=False) or 0)
     except DeepbuildError as error:
-        _complain(str(error))
+        _complain(_with_page(error))
         return error.exit_code
     except click.ClickException as error:
         error.show()
@@ -275,6 +285,14 @@ def run(arguments: list[str] | None = None) -> int:
         return _not_utf8(error) if isinstance(error, UnicodeEncodeError) else _internal(error)
 
 
+def _with_page(error: DeepbuildError) -> str:
+    """An error, and where more is told of it."""
+    from deepbuild.facts import code_of
+
+    code = code_of(error.message)
+    return f"{error}\n  more:   deepbuild explain {code}" if code else str(error)
+
+
 def _not_utf8(error: UnicodeEncodeError) -> int:
     """An argument, the home or the working folder: what is kept of them is JSON, in UTF-8."""
     failure = UsageError(
@@ -283,7 +301,7 @@ def _not_utf8(error: UnicodeEncodeError) -> int:
         wanted="names in UTF-8",
         hint="use another folder, or a link to it with a plain name",
     )
-    _complain(str(failure))
+    _complain(_with_page(failure))
     return failure.exit_code
 
 
@@ -296,15 +314,12 @@ def _complain(text: str) -> None:
 def _internal(error: Exception) -> int:
     """A defect of deepbuild itself: its traceback goes into a file, for a report."""
     hint = f"please report it, with {_defect_file(error) or 'this message'}"
-    _complain(
-        str(
-            DeepbuildError(
-                "deepbuild itself failed; this is a defect",
-                found=f"{type(error).__name__}: {error}",
-                hint=hint,
-            )
-        )
+    failure = DeepbuildError(
+        "deepbuild itself failed; this is a defect",
+        found=f"{type(error).__name__}: {error}",
+        hint=hint,
     )
+    _complain(_with_page(failure))
     return Exit.INTERNAL
 
 

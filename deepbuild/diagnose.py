@@ -119,9 +119,10 @@ def _show_page(code: str, as_json: bool, stages: Stages, target: Target) -> None
     from deepbuild.explain.told import page_report
 
     wanted = f"DB-{code.upper().removeprefix('DB-')}"
-    row = next((row for row in facts.cause_rows() if row.code == wanted), None)
+    rows = {row.code: row for row in (*facts.cause_rows(), *facts.own_rows())}
+    row = rows.get(wanted)
     if row is None:
-        first, last = facts.cause_rows()[0].code, max(row.code for row in facts.cause_rows())
+        first, last = min(rows), max(rows)
         raise UsageError(
             f"there is no page {wanted}",
             found=wanted,

@@ -19,7 +19,16 @@ from deepbuild.costs import Costs, forecast
 from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
-from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
+from deepbuild.model import (
+    BuildPlan,
+    Check,
+    Machine,
+    Request,
+    Source,
+    Torch,
+    Verification,
+    Wheel,
+)
 from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
 from deepbuild.plan.toolkits import own_packs
 from deepbuild.probe import probe
@@ -169,16 +178,7 @@ class Stages:
         """Probe, get the source, decide."""
         machine = self.probe(target, request)
         _, torch = require_torch(machine)
-        tree = self.tree(target.deepspeed)
-        source = inspect(
-            self.host,
-            self.own_python,
-            tree,
-            accelerator=accelerator_for(torch),
-            torch=torch.version,
-            cuda=torch.cuda,
-        )
-        self.host.save()
+        source = self._inspected(target.deepspeed, torch)
         try:
             return plan(machine, source, request)
         except (InvalidVersion, ValueError) as error:  # the former is one; numbers may be too long
@@ -189,9 +189,37 @@ class Stages:
                 hint="probe it again: deepbuild probe -o FILE",
             ) from None
 
+    def rehearse(self, planned: BuildPlan) -> tuple[Check, ...]:
+        """Compile and link one small file of each kind as a plan's build would, and look at what
+        the machine must have for it."""
+        from deepbuild.build.rehearsal import Rehearsal
+
+        machine = self.probe(Target(python=planned.python.executable))
+        _, torch = require_torch(machine)
+        source = self._inspected(planned.deepspeed.spec, torch)
+        self.tell.note("trying the planned tools: one file of each kind, and a link")
+        folder = self.cache / "sites"
+        rehearsal = Rehearsal(planned, machine, torch, source.ops, self.host, folder)
+        checks = tuple(rehearsal.checks())
+        self.host.save()
+        return checks
+
+    def _inspected(self, spec: str, torch: Torch) -> Source:
+        source = inspect(
+            self.host,
+            self.own_python,
+            self.tree(spec),
+            accelerator=accelerator_for(torch),
+            torch=torch.version,
+            cuda=torch.cuda,
+        )
+        self.host.save()
+        return source
+
     def wheel(self, planned: BuildPlan, output: Path, running: Running = Running()) -> Wheel:
         """Build exactly what a plan says."""
         from deepbuild.build import Place, build, finished, require_unaltered, require_unblocked
+        from deepbuild.build.rehearsal import require_rehearsed
         from deepbuild.build.still_there import require_still_there
 
         require_unaltered(planned)
@@ -220,6 +248,7 @@ class Stages:
         )
         if finished(work, planned) is None:
             require_still_there(planned, LocalHost())  # what is remembered may be stale
+            require_rehearsed(self.rehearse(planned))
         write_sbom = _sbom_writer() if running.sbom else None
         wheel = build(planned, Path(tree.path), place, self.tell)
         if write_sbom:

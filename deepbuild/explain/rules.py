@@ -33,7 +33,8 @@ class Rules:
     """All of them. `anchors` are the words of which a line must have one to be looked at."""
 
     def __init__(self) -> None:
-        self.causes = tuple(rule for row in facts.cause_rows() for rule in _of(row))
+        others = (rule for row in facts.cause_rows() for rule in _of(row))
+        self.causes = (*others, *(rule for row in facts.own_rows() for rule in _of_own(row)))
         rows = facts.noise_rows()
         self.noise = tuple(Noise(re.compile(row.match), row.anchor, row.why) for row in rows)
         well, self._well_anchors = facts.success_lines()
@@ -88,3 +89,8 @@ def _of(row: CauseRow) -> list[Rule]:
     ways = [(pattern, row.anchor) for pattern in row.match]
     ways += forms(kind, name) if kind else ()
     return [Rule(row, re.compile(pattern), anchors) for pattern, anchors in ways]
+
+
+def _of_own(row: CauseRow) -> list[Rule]:
+    """As the command line prints them, before whatever else is in a log."""
+    return [Rule(row, re.compile(f"^error: {pattern}"), ("error: ",)) for pattern in row.match]

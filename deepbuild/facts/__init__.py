@@ -17,7 +17,9 @@ from deepbuild.facts.causes import (
     CauseRow,
     NoiseRow,
     cause_rows,
+    code_of,
     noise_rows,
+    own_rows,
     success_lines,
 )
 from deepbuild.facts.compilers import (
@@ -100,6 +102,7 @@ __all__ = [
     "cause_rows",
     "caveat_rows",
     "caveats",
+    "code_of",
     "compile_cost",
     "compile_cost_rows",
     "cuda_repository_command",
@@ -131,6 +134,7 @@ __all__ = [
     "op_needs",
     "optimizer_row",
     "optimizer_rows",
+    "own_rows",
     "package_rows",
     "project_of",
     "satisfies",

@@ -10,7 +10,9 @@ A row says what a line looks like, by one of:
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -31,15 +33,16 @@ class CauseRow(msgspec.Struct, frozen=True):
 
     ``role`` is "cause"; or "hint", which counts where something failed and no cause is told; or
     "last", what is said where the cause stands further up, and counts where nothing else does.
-    ``op`` is the op that it is about; ``explains`` are codes of what follows from it. ``examples`` are real lines.
+    ``op`` is the op that it is about; ``explains`` are codes of what follows from it.
+    ``examples`` are real lines.
     """
 
     code: str
     title: str
     cause: str
     fix: tuple[str, ...]
-    examples: tuple[str, ...]
     source: str
+    examples: tuple[str, ...] = ()
     match: tuple[str, ...] = ()
     header: str = ""
     library: str = ""
@@ -61,19 +64,35 @@ class CauseRow(msgspec.Struct, frozen=True):
         return next((pair for pair in found if pair[1]), ("", ""))
 
 
-def _row(**cells: object) -> CauseRow:
-    lists = ("fix", "examples", "match", "anchor")
-    whole = {
-        name: ((cell,) if isinstance(cell, str) else tuple(cell)) if name in lists else cell
-        for name, cell in cells.items()
-    }
-    return msgspec.convert(whole, CauseRow)
+def _row(**cells: Any) -> CauseRow:
+    for name in ("fix", "examples", "match", "anchor"):
+        cell = cells.get(name, ())
+        cells[name] = [cell] if isinstance(cell, str) else cell
+    return msgspec.convert(cells, CauseRow)
 
 
 @cache
 def cause_rows() -> tuple[CauseRow, ...]:
     """Every known cause; of two that a line tells, the first one holds (source: per group)."""
     return tuple(row for table in TABLES for row in load_rows(f"causes_{table}", _row))
+
+
+@cache
+def own_rows() -> tuple[CauseRow, ...]:
+    """What deepbuild itself says: ``match`` is for the first line of its errors, and for the codes
+    of a plan's blockers."""
+    return load_rows("causes_own", _row)
+
+
+def code_of(message: str) -> str:
+    """The stable code of one of deepbuild's own errors or blockers.
+
+    >>> code_of("no torch in /opt/env/bin/python"), code_of("NO_TOOLKIT")
+    ('DB-9202', 'DB-9001')
+    """
+    first = message.partition("\n")[0]
+    rows = (row for row in own_rows() for each in row.match if re.match(each, first))
+    return next((row.code for row in rows), "")
 
 
 class NoiseRow(msgspec.Struct, frozen=True):
