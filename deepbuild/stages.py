@@ -29,8 +29,7 @@ from deepbuild.model import (
     Verification,
     Wheel,
 )
-from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
-from deepbuild.plan.toolkits import own_packs
+from deepbuild.plan import accelerator_for, plan, require_torch
 from deepbuild.probe import probe
 from deepbuild.probe.resources import find_resources
 from deepbuild.record import RecordingHost
@@ -96,32 +95,17 @@ class Stages:
         python = self._build_python(target) if target.torch else target.python
         try:
             machine = self._look(self.host, python, request)
-            if self._is_to_assemble(machine, request):
-                self._assemble_toolkit(machine, request)
+            if request.toolkit and self._assembled(machine, request):
                 machine = self._look(self.host, python, request)
             return machine
         finally:
             self.host.save()
 
-    @staticmethod
-    def _is_to_assemble(machine: Machine, request: Request) -> bool:
-        """Whether --toolkit asks for what is not here, and would be used if it were."""
-        if not request.toolkit or has_toolkit(machine, request):
-            return False
-        _, torch = require_torch(machine)
-        asked = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
-        same = asked.partition(".")[0] == (torch.cuda or "").partition(".")[0]
-        return same or request.allow_cuda_mismatch
-
-    def _assemble_toolkit(self, machine: Machine, request: Request) -> None:
-        """What --toolkit asks for and this machine does not have. Where torch's environment holds
-        the math libraries, only the compiler is fetched."""
+    def _assembled(self, machine: Machine, request: Request) -> bool:
+        """Whether a toolkit had to be put together for what --toolkit asks."""
         from deepbuild import index
         from deepbuild.assemble import Toolkits
 
-        _, torch = require_torch(machine)
-        cuda = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
-        held = {header for pack in own_packs(torch) for header in pack.headers}
         config = functools.cache(lambda: index.read_config(self.host, self.own_python))
 
         def size_of(url: str) -> int:
@@ -129,7 +113,7 @@ class Stages:
 
         folder = self.cache / "toolkits"
         toolkits = Toolkits(folder, self.host, self.own_python, self.tell.note, size_of)
-        toolkits.get(cuda, libraries="cusparse.h" not in held)
+        return toolkits.get_for(machine, request)
 
     def record(self, target: Target, request: Request, folder: Path) -> Machine:
         """Probe, and write every answer down in `folder`: a bug report that can be replayed."""

@@ -14,8 +14,8 @@ _FORMS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "header": (
         # gcc: file:line:column: fatal error: NAME: No such file or directory
         (
-            r"[:：]\d+[:：]\d+[:：] ?[^:：]+[:：]\s*NAME[:：]\s*\S",
-            (".h: ", ".h：", ".hpp: ", ".cuh: "),
+            r"[:：]\d+[:：]\d+[:：] ?[^:：]+[:：]\s*NAME ?[:：]\s*\S",
+            (".h: ", ".h : ", ".h：", ".hpp: ", ".cuh: "),
         ),
         (r"fatal error: NAME: No such file", ("fatal error: ",)),
         (r"fatal error: 'NAME' file not found", ("file not found",)),  # clang
@@ -27,14 +27,14 @@ _FORMS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             r"(?:cannot find|unable to find library) -lNAME(?![\w.+-])",
             ("cannot find -l", "find library -l"),
         ),
-        (r"\bld(?:\.\w+)?[:：].*\s-lNAME(?![\w.+-])", ("ld: ", "ld：")),
+        (r"\bld(?:\.\w+)? ?[:：].*\s-lNAME(?![\w.+-])", ("ld: ", "ld : ", "ld：")),
         (r"LNK1104.*'(?:lib)?NAME\.lib'", ("LNK1104",)),
         (r"LNK1181.*'(?:lib)?NAME\.lib'", ("LNK1181",)),
     ),
     "symbol": (
         (r"undefined references? to:? ?[`'‘\"]?NAME", ("undefined reference",)),
         (r"ld(?:\.\w+)?: error: undefined symbol: NAME", ("undefined symbol: ",)),  # lld
-        (rf"\bld(?:\.\w+)?[:：].*{_OPEN}NAME(?:\([^)]*\))?{_CLOSE}", ("ld: ", "ld：")),
+        (rf"\bld(?:\.\w+)? ?[:：].*{_OPEN}NAME(?:\([^)]*\))?{_CLOSE}", ("ld: ", "ld : ", "ld：")),
         (r"\.o(?:bj)?[:：].*" + rf"{_OPEN}NAME(?:\([^)]*\))?{_CLOSE}", (".o: ", ".o：")),
         (r"LNK20(?:01|19): .*\bNAME\b", ("LNK20",)),
     ),

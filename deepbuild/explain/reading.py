@@ -17,6 +17,7 @@ except ImportError:  # no such wheel for every machine: the same, only slower
     import re as quick
 
 _BLOCK = 16 * 2**20
+_GZIP = zlib.MAX_WBITS | 16
 _LONGEST = 4000  # of a line that is looked at; what is around an anchor in a longer one
 _AROUND = 100_000  # bytes before a line, which tell what was compiled
 _ANSI = re.compile(
@@ -102,11 +103,15 @@ def _unpacked(stream: BinaryIO) -> Iterator[bytes]:
             yield first
             first = stream.read(_BLOCK)
         return
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    unpacker = zlib.decompressobj(wbits=_GZIP)
     try:
         while first:
             yield unpacker.decompress(first, _BLOCK)
-            first = unpacker.unconsumed_tail or stream.read(_BLOCK)
+            first = unpacker.unconsumed_tail or unpacker.unused_data or stream.read(_BLOCK)
+            if unpacker.eof and first:  # several that were put together
+                unpacker = zlib.decompressobj(wbits=_GZIP)
+        if not unpacker.eof:
+            raise zlib.error("it ends in the middle")
     except zlib.error as error:
         raise UsageError(
             "the log is not a whole gzip file",

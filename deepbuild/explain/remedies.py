@@ -177,7 +177,7 @@ class Remedies:
         """Whether an nvcc that does not know an architecture is too old, or too new, for it."""
         own = _capability(name)
         first, last = facts.first_cuda_for(own), facts.last_cuda_for(own) if own else None
-        if last:
+        if last and last != facts.nvcc_arch_rows()[-1].cuda:
             return f"CUDA {last} was the last that compiles for {own}: this nvcc is newer."
         if first:
             return f"CUDA {first} is the first that compiles for {own}: this nvcc is older."
@@ -190,11 +190,16 @@ class Remedies:
         here = [gpu_capability(gpu) for gpu in machine.gpus.devices] if machine else []
         kept = sorted({arch for arch in here if arch and arch != own}, key=Version)
         first = facts.first_cuda_for(own) if own else None
-        if own and own in here and first and facts.last_cuda_for(own) is None:
+        if own and own in here and first and self._is_older_than(first):
             return self._toolkit(first)
         if kept:
             return f'export TORCH_CUDA_ARCH_LIST="{";".join(kept)}"   # the GPUs here'
         return "deepbuild plan --gpu NAME   # names the GPUs to build for, and what takes them"
+
+    def _is_older_than(self, cuda: str) -> bool:
+        """Whether the toolkit that fits torch here is older than a CUDA version."""
+        kit = self._choice[1].toolkit if self._choice else None
+        return kit is None or Version(kit.version) < Version(cuda)
 
     # ------------------------------------------------------------ the rest
 
