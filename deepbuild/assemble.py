@@ -21,6 +21,9 @@ from deepbuild.addresses import without_secrets
 from deepbuild.errors import ProbeError, UsageError
 from deepbuild.host import Host
 from deepbuild.install import ELSEWHERE
+from deepbuild.model import Machine, Request
+from deepbuild.plan import has_toolkit, require_torch
+from deepbuild.plan.toolkits import own_packs
 from deepbuild.probe.answers import pip_errors
 
 _COMPILER = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvtx", "profiler")
@@ -38,6 +41,23 @@ class Toolkits:
     own_python: str
     note: Callable[[str], None]
     size_of: Callable[[str], int]
+
+    def get_for(self, machine: Machine, request: Request) -> bool:
+        """Assemble what --toolkit asks for, if it is not on the machine and would be used if it
+        were. Where torch's environment holds the math libraries, only the compiler is fetched.
+
+        Returns:
+            Whether there is another toolkit now.
+        """
+        _, torch = require_torch(machine)
+        own = torch.cuda or ""
+        asked = own if request.toolkit == "auto" else request.toolkit
+        same = asked.partition(".")[0] == own.partition(".")[0]
+        if has_toolkit(machine, request) or not (same or request.allow_cuda_mismatch):
+            return False
+        held = {header for pack in own_packs(torch) for header in pack.headers}
+        self.get(asked, libraries="cusparse.h" not in held)
+        return True
 
     def get(self, cuda: str, *, libraries: bool) -> None:
         """Assemble the toolkit of a CUDA version, unless it is there already.

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from deepbuild import __version__
+from deepbuild.diagnose import explain
 from deepbuild.errors import DeepbuildError, Exit, UsageError
 from deepbuild.options import (
     AS_JSON,
@@ -32,64 +32,8 @@ from deepbuild.options import (
     running_of,
     target_of,
 )
+from deepbuild.output import close_stdout, save, show, stages_for
 from deepbuild.terminal import Terminal, make_console
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from deepbuild.stages import Stages
-
-
-def _stages(terminal: Terminal) -> Stages:
-    from deepbuild.stages import Stages
-    from deepbuild.tell import Telling
-
-    return Stages.local(Telling(terminal.note, terminal.status))
-
-
-def _show(as_json: bool, noun: object, report: Callable[[], RenderableType]) -> None:
-    if as_json:
-        from deepbuild import codec
-
-        _write(lambda: sys.stdout.write(codec.dump(noun)))
-    else:
-        _write(lambda: make_console().print(report(), crop=False))
-
-
-def _write(write: Callable[[], object]) -> None:
-    """
-    Raises:
-        UsageError: what stdout leads to cannot be written.
-    """
-    try:
-        write()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _close_stdout()
-        raise UsageError(
-            "the result cannot be printed",
-            found=error.strerror or str(error),
-            wanted="a stdout that can be written",
-            hint="send it somewhere else, or free some space",
-        ) from None
-
-
-def _close_stdout() -> None:
-    """Python would try once more to write what is left, at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _save(path: Path, text: str) -> None:
-    from deepbuild.host import write_atomically
-
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}", found=error.strerror or str(error), wanted="a writable folder"
-        ) from None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -102,6 +46,8 @@ def cli() -> None:
     deepbuild wheel     one wheel to share across machines
     deepbuild install   set up an environment, and prove that it works
     deepbuild index     make a folder of wheels an index for pip and uv
+    deepbuild check     prove a wheel, or what is installed
+    deepbuild explain   why something failed, and what to do
     """
 
 
@@ -124,21 +70,26 @@ def probe(record: str, output: str, as_json: bool, **options: str) -> None:
     from deepbuild.stages import Target
 
     with Terminal() as terminal:
-        stages, target = _stages(terminal), Target(python=options["python"])
+        stages, target = stages_for(terminal), Target(python=options["python"])
         request = Request(cuda_home=options["cuda_home"], cxx=options["cxx"])
         if record:
             machine = stages.record(target, request, Path(record))
         else:
             machine = stages.probe(target, request)
     if output:
-        _save(Path(output), codec.dump(machine))
-    _show(as_json, machine, lambda: machine_report(machine))
+        save(Path(output), codec.dump(machine))
+    show(as_json, machine, lambda: machine_report(machine))
 
 
 @cli.command()
 @PLANNING
 @click.option("-o", "--output", default="", metavar="FILE", help="Save the plan as JSON.")
-def plan(output: str, as_json: bool, **options: Any) -> int:
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Also compile and link one small file of each kind, as the build would.",
+)
+def plan(output: str, as_json: bool, check: bool, **options: Any) -> int:
     """Show what would be built, with the reason for each choice. Builds nothing; --torch and
     --toolkit fetch what they name, once, into the cache.
 
@@ -148,16 +99,21 @@ def plan(output: str, as_json: bool, **options: Any) -> int:
       deepbuild plan --ops cpu_adam,fused_adam --gpu a100,h100 -o plan.json
     """
     from deepbuild import codec
+    from deepbuild.build.rehearsal import require_rehearsed
     from deepbuild.report import plan_report
 
     with Terminal() as terminal:
-        stages = _stages(terminal)
+        stages = stages_for(terminal)
         planned = stages.plan(target_of(options), request_of("wheel", options))
+        if check:
+            stages.require_here(target_of(options))
+        checks = stages.rehearse(planned) if check and not planned.blockers else ()
     if output:
-        _save(Path(output), codec.dump(planned))
+        save(Path(output), codec.dump(planned))
         click.echo(f"saved; to build it: deepbuild wheel {output}", err=True)
     work, expected = str(stages.work_folder(planned)), stages.forecast(planned)
-    _show(as_json, planned, lambda: plan_report(planned, work=work, forecast=expected))
+    show(as_json, planned, lambda: plan_report(planned, work, expected, checks))
+    require_rehearsed(checks)
     return Exit.BLOCKED if planned.blockers else Exit.DONE
 
 
@@ -184,7 +140,7 @@ def wheel(
     from deepbuild.report import wheel_report
 
     with Terminal() as terminal:
-        stages = _stages(terminal)
+        stages = stages_for(terminal)
         if plan_file:
             refuse_all_but(context, plan_file, "output", *RUNNING)
             planned = codec.load_file(Path(plan_file), BuildPlan)
@@ -192,7 +148,7 @@ def wheel(
             stages.require_here(target_of(options))
             planned = stages.plan(target_of(options), request_of("wheel", options))
         built = stages.wheel(planned, Path(output).absolute(), running_of(options))
-    _show(as_json, built, lambda: wheel_report(built))
+    show(as_json, built, lambda: wheel_report(built))
     return Exit.DONE
 
 
@@ -217,7 +173,7 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
     from deepbuild.report import verification_report
 
     with Terminal() as terminal:
-        stages = _stages(terminal)
+        stages = stages_for(terminal)
         path = Path(given).absolute() if given else None
         if path:
             allowed = ("python", *(("ops", "torch") if path.suffix == ".whl" else RUNNING))
@@ -226,7 +182,7 @@ def install(context: click.Context, /, given: str, as_json: bool, **options: Any
         offer = offer_of(context, options)
         stages.require_here(target)
         verification = stages.install(target, request, path, running_of(options), offer)
-    _show(as_json, verification, lambda: verification_report(verification))
+    show(as_json, verification, lambda: verification_report(verification))
     return Exit.DONE
 
 
@@ -246,7 +202,7 @@ def index(folder: str, as_json: bool) -> int:
     from deepbuild.wheelhouse import write_index
 
     made = write_index(Path(folder))
-    _show(as_json, made, lambda: index_report(made))
+    show(as_json, made, lambda: index_report(made))
     return Exit.DONE
 
 
@@ -281,13 +237,16 @@ def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, pyt
     if wheel:
         refuse_all_but(context, wheel, "python")
     with Terminal() as terminal:
-        stages, target = _stages(terminal), Target(python=python)
+        stages, target = stages_for(terminal), Target(python=python)
         if wheel:
             verification = stages.check(target, Path(wheel).absolute())
         else:
             verification = stages.check_installed(target, quick=quick)
-    _show(as_json, verification, lambda: verification_report(verification, wheel))
+    show(as_json, verification, lambda: verification_report(verification, wheel))
     return Exit.DONE if verification.passed else Exit.VERIFICATION
+
+
+cli.add_command(explain)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -311,7 +270,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return int(cli.main(arguments, standalone_mode=False) or 0)
     except DeepbuildError as error:
-        _complain(str(error))
+        _complain(_with_page(error))
         return error.exit_code
     except click.ClickException as error:
         error.show()
@@ -320,10 +279,18 @@ def run(arguments: list[str] | None = None) -> int:
         _complain("interrupted: what was begun is in order; to go on, run the same command again")
         return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the latter is rich's word for the former
-        _close_stdout()
+        close_stdout()
         return Exit.DONE
     except Exception as error:
         return _not_utf8(error) if isinstance(error, UnicodeEncodeError) else _internal(error)
+
+
+def _with_page(error: DeepbuildError) -> str:
+    """An error, and where more is told of it."""
+    from deepbuild.facts import code_of
+
+    code = code_of(error.message)
+    return f"{error}\n  more:   deepbuild explain {code}" if code else str(error)
 
 
 def _not_utf8(error: UnicodeEncodeError) -> int:
@@ -334,7 +301,7 @@ def _not_utf8(error: UnicodeEncodeError) -> int:
         wanted="names in UTF-8",
         hint="use another folder, or a link to it with a plain name",
     )
-    _complain(str(failure))
+    _complain(_with_page(failure))
     return failure.exit_code
 
 
@@ -347,15 +314,12 @@ def _complain(text: str) -> None:
 def _internal(error: Exception) -> int:
     """A defect of deepbuild itself: its traceback goes into a file, for a report."""
     hint = f"please report it, with {_defect_file(error) or 'this message'}"
-    _complain(
-        str(
-            DeepbuildError(
-                "deepbuild itself failed; this is a defect",
-                found=f"{type(error).__name__}: {error}",
-                hint=hint,
-            )
-        )
+    failure = DeepbuildError(
+        "deepbuild itself failed; this is a defect",
+        found=f"{type(error).__name__}: {error}",
+        hint=hint,
     )
+    _complain(_with_page(failure))
     return Exit.INTERNAL
 
 

@@ -73,6 +73,11 @@ class Costs:
         row = facts.compile_cost(source, role, arches)
         return max(seconds, default=row.seconds * self._pace)
 
+    def largest(self, plan: BuildPlan) -> int:
+        """The memory that the largest file of a plan takes, as a guess, in bytes."""
+        files = [(s, _role(s), len(op.arches)) for op in plan.built_ops() for s in op.sources]
+        return max((facts.compile_cost(*file).peak for file in files), default=0)
+
     @property
     def source(self) -> str:
         """Where the figures come from."""

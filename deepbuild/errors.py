@@ -9,6 +9,7 @@ class Exit(IntEnum):
     """The documented exit codes; scripts rely on them."""
 
     DONE = 0
+    UNKNOWN = 1
     USAGE = 2
     PROBE = 3
     BLOCKED = 4

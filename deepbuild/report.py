@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from deepbuild.facts import code_of
 from deepbuild.model import (
     Blocker,
     BuildPlan,
@@ -31,8 +32,11 @@ _STATUS = {
 }
 
 
-def plan_report(plan: BuildPlan, *, work: str, forecast: str = "") -> RenderableType:
-    """A plan: decisions with reasons, ops, environment, warnings, blockers, result."""
+def plan_report(
+    plan: BuildPlan, work: str, forecast: str = "", checks: tuple[Check, ...] = ()
+) -> RenderableType:
+    """A plan: decisions with reasons, ops, environment, warnings, blockers, result, and how trials
+    of it went."""
     title = Text.assemble(
         ("deepbuild plan ", "bold"),
         (plan.id, "bold cyan"),
@@ -54,6 +58,8 @@ def plan_report(plan: BuildPlan, *, work: str, forecast: str = "") -> Renderable
     else:
         parts += [_heading("Result"), _whole(f"  {plan.wheel}", "bold")]
         parts += [Text(f"  {forecast}", "dim")] if forecast else []
+    if checks:
+        parts += [_heading("Tried"), _checks(checks)]
     return Group(*parts)
 
 
@@ -119,6 +125,7 @@ def _blocker(blocker: Blocker) -> RenderableType:
     table.add_row(Text("  found", "red"), blocker.found)
     table.add_row(Text("  wanted", "bold"), blocker.wanted)
     table.add_row(Text("  to do", "green"), blocker.fix)
+    table.add_row(Text("  more", "dim"), f"deepbuild explain {code_of(blocker.code)}")
     return Padding(table, (0, 0, 1, 0))
 
 
@@ -267,14 +274,19 @@ def verification_report(verification: Verification, subject: str = "") -> Render
     """A verification table: one line a check, with its evidence. The subject is a DeepSpeed that is
     installed, unless told."""
     subject = subject or f"DeepSpeed in {verification.python}"
-    table = _grid(3)
-    for check in verification.checks:
-        style, word = _STATUS[check.status]
-        table.add_row(Text(f"  {check.name}", "bold"), Text(word, style), check.evidence)
+    table = _checks(verification.checks)
     skipped = [check.name for check in verification.checks if check.status == "skipped"]
     unproved = Text(f"not proved here: {', '.join(skipped)}" if skipped else "", "yellow")
     parts = [table, Text(), _summary(verification.checks), unproved, *_to_do(verification.checks)]
     return Group(Text(f"verification of {subject}", "bold"), *parts)
+
+
+def _checks(checks: tuple[Check, ...]) -> RenderableType:
+    table = _grid(3)
+    for check in checks:
+        style, word = _STATUS[check.status]
+        table.add_row(Text(f"  {check.name}", "bold"), Text(word, style), check.evidence)
+    return table
 
 
 def _to_do(checks: tuple[Check, ...]) -> list[RenderableType]:

@@ -19,9 +19,17 @@ from deepbuild.costs import Costs, forecast
 from deepbuild.errors import BuildError, ProbeError, UsageError
 from deepbuild.host import Host, LocalHost, write_atomically
 from deepbuild.memo import MemoHost
-from deepbuild.model import BuildPlan, Machine, Request, Verification, Wheel
-from deepbuild.plan import accelerator_for, has_toolkit, plan, require_torch
-from deepbuild.plan.toolkits import own_packs
+from deepbuild.model import (
+    BuildPlan,
+    Check,
+    Machine,
+    Request,
+    Source,
+    Torch,
+    Verification,
+    Wheel,
+)
+from deepbuild.plan import accelerator_for, plan, require_torch
 from deepbuild.probe import probe
 from deepbuild.probe.resources import find_resources
 from deepbuild.record import RecordingHost
@@ -87,32 +95,17 @@ class Stages:
         python = self._build_python(target) if target.torch else target.python
         try:
             machine = self._look(self.host, python, request)
-            if self._is_to_assemble(machine, request):
-                self._assemble_toolkit(machine, request)
+            if request.toolkit and self._assembled(machine, request):
                 machine = self._look(self.host, python, request)
             return machine
         finally:
             self.host.save()
 
-    @staticmethod
-    def _is_to_assemble(machine: Machine, request: Request) -> bool:
-        """Whether --toolkit asks for what is not here, and would be used if it were."""
-        if not request.toolkit or has_toolkit(machine, request):
-            return False
-        _, torch = require_torch(machine)
-        asked = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
-        same = asked.partition(".")[0] == (torch.cuda or "").partition(".")[0]
-        return same or request.allow_cuda_mismatch
-
-    def _assemble_toolkit(self, machine: Machine, request: Request) -> None:
-        """What --toolkit asks for and this machine does not have. Where torch's environment holds
-        the math libraries, only the compiler is fetched."""
+    def _assembled(self, machine: Machine, request: Request) -> bool:
+        """Whether a toolkit had to be put together for what --toolkit asks."""
         from deepbuild import index
         from deepbuild.assemble import Toolkits
 
-        _, torch = require_torch(machine)
-        cuda = (torch.cuda or "") if request.toolkit == "auto" else request.toolkit
-        held = {header for pack in own_packs(torch) for header in pack.headers}
         config = functools.cache(lambda: index.read_config(self.host, self.own_python))
 
         def size_of(url: str) -> int:
@@ -120,7 +113,7 @@ class Stages:
 
         folder = self.cache / "toolkits"
         toolkits = Toolkits(folder, self.host, self.own_python, self.tell.note, size_of)
-        toolkits.get(cuda, libraries="cusparse.h" not in held)
+        return toolkits.get_for(machine, request)
 
     def record(self, target: Target, request: Request, folder: Path) -> Machine:
         """Probe, and write every answer down in `folder`: a bug report that can be replayed."""
@@ -169,16 +162,7 @@ class Stages:
         """Probe, get the source, decide."""
         machine = self.probe(target, request)
         _, torch = require_torch(machine)
-        tree = self.tree(target.deepspeed)
-        source = inspect(
-            self.host,
-            self.own_python,
-            tree,
-            accelerator=accelerator_for(torch),
-            torch=torch.version,
-            cuda=torch.cuda,
-        )
-        self.host.save()
+        source = self._inspected(target.deepspeed, torch)
         try:
             return plan(machine, source, request)
         except (InvalidVersion, ValueError) as error:  # the former is one; numbers may be too long
@@ -189,9 +173,37 @@ class Stages:
                 hint="probe it again: deepbuild probe -o FILE",
             ) from None
 
+    def rehearse(self, planned: BuildPlan) -> tuple[Check, ...]:
+        """Compile and link one small file of each kind as a plan's build would, and look at what
+        the machine must have for it."""
+        from deepbuild.build.rehearsal import Rehearsal
+
+        machine = self.probe(Target(python=planned.python.executable))
+        _, torch = require_torch(machine)
+        source = self._inspected(planned.deepspeed.spec, torch)
+        self.tell.note("trying the planned tools: one file of each kind, and a link")
+        folder = self.cache / "sites"
+        rehearsal = Rehearsal(planned, machine, torch, source.ops, self.host, folder)
+        checks = tuple(rehearsal.checks())
+        self.host.save()
+        return checks
+
+    def _inspected(self, spec: str, torch: Torch) -> Source:
+        source = inspect(
+            self.host,
+            self.own_python,
+            self.tree(spec),
+            accelerator=accelerator_for(torch),
+            torch=torch.version,
+            cuda=torch.cuda,
+        )
+        self.host.save()
+        return source
+
     def wheel(self, planned: BuildPlan, output: Path, running: Running = Running()) -> Wheel:
         """Build exactly what a plan says."""
         from deepbuild.build import Place, build, finished, require_unaltered, require_unblocked
+        from deepbuild.build.rehearsal import require_rehearsed
         from deepbuild.build.still_there import require_still_there
 
         require_unaltered(planned)
@@ -220,11 +232,28 @@ class Stages:
         )
         if finished(work, planned) is None:
             require_still_there(planned, LocalHost())  # what is remembered may be stale
+            require_rehearsed(self.rehearse(planned))
         write_sbom = _sbom_writer() if running.sbom else None
         wheel = build(planned, Path(tree.path), place, self.tell)
         if write_sbom:
             self.tell.note(f"bill of materials: {write_sbom(Path(wheel.path))}")
         return wheel
+
+    def last_log(self) -> Path:
+        """The log of the build that was the last one to write.
+
+        Raises:
+            UsageError: nothing was built yet.
+        """
+        logs = [path for path in (self.cache / "builds").glob("*/build.log") if path.is_file()]
+        if not logs:
+            raise UsageError(
+                "deepbuild has built nothing yet",
+                found=f"no log in {self.cache / 'builds'}",
+                wanted="a log of another tool's",
+                hint="name it, or pipe it in: … 2>&1 | deepbuild explain -",
+            )
+        return max(logs, key=lambda path: path.stat().st_mtime)
 
     def forecast(self, planned: BuildPlan) -> str:
         """What a plan's build will probably take, in words; "" for one that compiles nothing."""

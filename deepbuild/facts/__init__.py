@@ -13,6 +13,15 @@ not here (a plan from a recorded host, ``--gpu a100`` on a laptop) and for what 
 """
 
 from deepbuild.facts._versions import project_of, satisfies
+from deepbuild.facts.causes import (
+    CauseRow,
+    NoiseRow,
+    cause_rows,
+    code_of,
+    noise_rows,
+    own_rows,
+    success_lines,
+)
 from deepbuild.facts.compilers import (
     DistributionRow,
     GccRow,
@@ -71,6 +80,7 @@ from deepbuild.facts.pytorch import TorchRow, torch_row, torch_rows
 
 __all__ = [
     "EVERY_CUDA_OP",
+    "CauseRow",
     "CaveatRow",
     "CompileCost",
     "CompileCostRow",
@@ -82,14 +92,17 @@ __all__ = [
     "GpuRow",
     "HostLimitRow",
     "ManylinuxRow",
+    "NoiseRow",
     "NvccArchRow",
     "OpNeedRow",
     "OptimizerRow",
     "PackageRow",
     "TorchRow",
     "capability_of",
+    "cause_rows",
     "caveat_rows",
     "caveats",
+    "code_of",
     "compile_cost",
     "compile_cost_rows",
     "cuda_repository_command",
@@ -113,6 +126,7 @@ __all__ = [
     "manylinux_rows",
     "nearest_gpus",
     "newest_gcc_for",
+    "noise_rows",
     "nvcc_arch_rows",
     "nvcc_archs",
     "oldest_glibc",
@@ -120,9 +134,11 @@ __all__ = [
     "op_needs",
     "optimizer_row",
     "optimizer_rows",
+    "own_rows",
     "package_rows",
     "project_of",
     "satisfies",
+    "success_lines",
     "system_libraries",
     "toolkit_need",
     "torch_row",

@@ -7,6 +7,7 @@ Versions and compute capabilities are strings ("13.0", "8.6"): that is what peop
 from msgspec.structs import replace
 
 from deepbuild.model.choice import Choice, Refused
+from deepbuild.model.explanation import EXPLANATION_SCHEMA, Cause, Explanation, Noise, Told
 from deepbuild.model.index import INDEX_SCHEMA, Index, IndexedWheel, SkippedFile
 from deepbuild.model.machine import (
     MACHINE_SCHEMA,
@@ -62,6 +63,7 @@ from deepbuild.model.result import (
 )
 
 __all__ = [
+    "EXPLANATION_SCHEMA",
     "INDEX_SCHEMA",
     "MACHINE_SCHEMA",
     "MANIFEST_SCHEMA",
@@ -72,6 +74,7 @@ __all__ = [
     "Blocker",
     "BuildPlan",
     "BuiltOp",
+    "Cause",
     "Check",
     "Choice",
     "Compiled",
@@ -79,6 +82,7 @@ __all__ = [
     "Cpu",
     "Decision",
     "EnvVar",
+    "Explanation",
     "Finding",
     "FlagPolicy",
     "Gpu",
@@ -91,6 +95,7 @@ __all__ = [
     "Machine",
     "Manifest",
     "NodeRecord",
+    "Noise",
     "NvidiaPackage",
     "Op",
     "PlannedCompiler",
@@ -108,6 +113,7 @@ __all__ = [
     "SkippedFile",
     "Source",
     "System",
+    "Told",
     "Toolkit",
     "Tools",
     "Torch",

@@ -44,7 +44,7 @@ from deepbuild.plan.toolkits import ToolkitChoice, choose_toolkit
 
 __all__ = ["accelerator_for", "has_toolkit", "plan", "require_torch"]
 
-_DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
+DISK_NEEDED = 2 * 2**30  # tree, objects and libraries of all ops, with room for nvcc's temporaries
 _DL_IN_LIBC = "2.34"
 _ROCM = "for ROCm {}: deepbuild builds ops for CUDA and for the CPU, so only the latter are planned"
 _NO_ARCHES = ArchChoice((), Decision("arches", "none", "no CUDA in torch"))
@@ -306,12 +306,12 @@ def _general_blockers(machine: Machine, python: Interpreter, torch: Torch) -> li
             )
         )
     free = machine.resources.disk_free
-    if free < _DISK_NEEDED:
+    if free < DISK_NEEDED:
         blockers.append(
             Blocker(
                 "DISK_FULL",
                 f"{free / 2**30:.1f} GiB free in the cache",
-                f"{_DISK_NEEDED / 2**30:.0f} GiB for a build",
+                f"{DISK_NEEDED / 2**30:.0f} GiB for a build",
                 "free some space, or set DEEPBUILD_CACHE_DIR to another disk",
             )
         )
