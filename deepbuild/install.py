@@ -240,14 +240,17 @@ def require_own(machine: Machine) -> None:
     require_writable(python)
 
 
-def put_torch(host: Host, own_python: str, python: Interpreter, version: str) -> None:
-    """Install a torch into an environment that has none.
+def put_torch(
+    host: Host, own_python: str, python: Interpreter, version: str, note: Callable[[str], None]
+) -> None:
+    """Install a torch into an environment that has none, whole or not at all.
 
     Raises:
         InstallError: pip failed.
     """
     command = held(own_python, python, pip_command(host, python, own_python))
-    _require_ok(host.run([*command, "install", f"torch=={version}"], timeout=7200), python)
+    with _as_install_error(python), undone_if_it_fails(python, note):
+        _require_ok(host.run([*command, "install", f"torch=={version}"], timeout=7200), python)
 
 
 def pip_command(host: Host, python: Interpreter, own_python: str) -> list[str]:

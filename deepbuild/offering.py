@@ -139,7 +139,7 @@ class Offering:
         with undone_if_it_fails(node.python, self.note):
             version = _torch_version(told)
             self.note(f"installing torch {version} into {node.python.prefix}")
-            put_torch(self.host, self.own_python, node.python, version)
+            put_torch(self.host, self.own_python, node.python, version, self.note)
             machine = self.look()
             _require_right_torch(told, machine, node)
             yield machine

@@ -335,8 +335,8 @@ class Stages:
         from deepbuild.install import Installer
 
         python, torch = require_torch(machine)
-        libc = machine.system.libc
-        return Installer(self.host, self.own_python, python, torch, self.tell.note, libc)
+        told = self.tell.note, machine.system.libc
+        return Installer(self.host, self.own_python, python, torch, *told)
 
     def check(self, target: Target, wheel: Path) -> Verification:
         """What can be told of a wheel without running what is in it."""
@@ -386,12 +386,10 @@ class Stages:
     def _with_torch(self, machine: Machine, target: Target) -> Machine:
         """Install the torch that was asked for where there is none."""
         from deepbuild.install import put_torch
-        from deepbuild.undo import undone_if_it_fails
 
         assert machine.python is not None
         self.tell.note(f"installing torch {target.torch} into {machine.python.prefix}")
-        with undone_if_it_fails(machine.python, self.tell.note):
-            put_torch(self.host, self.own_python, machine.python, target.torch)
+        put_torch(self.host, self.own_python, machine.python, target.torch, self.tell.note)
         return self._environment(target)
 
 

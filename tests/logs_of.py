@@ -16,7 +16,7 @@ _STACK = [
     "Traceback (most recent call last):",
     '  File "/opt/train.py", line 10, in <module>',
     "    engine, *_ = deepspeed.initialize(model=model, config=config)",
-    '  File "/opt/env/lib/python3.10/site-packages/deepspeed/ops/op_builder/builder.py", line 540, in load',
+    '  File "/opt/env/lib/python3.10/site-packages/deepspeed/ops/op_builder/builder.py", line 540',
     "    return self.jit_load(verbose)",
 ]
 
@@ -109,11 +109,12 @@ def run(lines: list[str]) -> list[str]:
     """A job of several ranks."""
     told = [f"[rank{rank}]: {line}" for line in [*_STACK, *lines] for rank in (0, 1)]
     return [
-        "[2024-05-01 10:00:00,000] [INFO] [runner.py:568:main] cmd = /opt/env/bin/python -u train.py",
+        "[2024-05-01 10:00:00,000] [INFO] [runner.py:568:main] cmd = python -u train.py",
         "Loading checkpoint shards: 100%|██████████| 2/2 [00:01<00:00,  1.5it/s]",
         *told,
         "[2024-05-01 10:00:09,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 1234",
-        "[2024-05-01 10:00:09,000] [ERROR] [launch.py:322:sigkill_handler] ['python'] exits with return code = 1",
+        "[2024-05-01 10:00:09,000] [ERROR] [launch.py:322:sigkill_handler] ['python'] exits with "
+        "return code = 1",
     ]
 
 

@@ -152,7 +152,7 @@ def test_any_compiler_version_library_and_architecture():
         "host_config.h:1:2: error: #error -- unsupported GNU version! gcc versions later than 7 "
         "are not supported!": "gcc is too new for this nvcc (it takes up to 7)",
         "nvcc fatal   : Unsupported gpu architecture 'compute_121a'": "compute_121a",
-        "ImportError: libcusolver.so.99: cannot open shared object file: No such": "libcusolver.so.99",
+        "ImportError: libcusolver.so.99: cannot open shared object file": "libcusolver.so.99",
         "c.cpp:1:1: fatal error: nppi_filtering.h: No such file or directory": "nppi_filtering.h",
         "/lib64/libc.so.6: version `GLIBC_2.99' not found (required by x_op.so)": "GLIBC_2.99",
     }
@@ -219,6 +219,7 @@ def test_consequences_are_called_so():
         "/tmp/tmpab12/a.c:1:10: fatal error: libaio.h: No such file or directory\n"
         "Successfully installed deepspeed-0.19.8\n",
         "conftest.c:3:10: fatal error: foo.h: No such file or directory\nconfigure: all is well\n",
+        "fatal: not a git repository (or any of the parent directories): .git\n",
         "-Wno-error -Werror=format fatal_errors=0 no errors found\n",
     ],
 )

@@ -569,7 +569,7 @@ def test_torch_of_another_kind_is_told_and_goes_again(
     (site,) = bare_python.parent.parent.glob("lib/python3*/site-packages")
     asked: list[str] = []
 
-    def put_torch(host, own_python, python, version: str) -> None:
+    def put_torch(host, own_python, python, version: str, note) -> None:
         asked.append(version)
         with zipfile.ZipFile(next(torch_index.iterdir())) as archive:
             archive.extractall(site)

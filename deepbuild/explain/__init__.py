@@ -11,7 +11,7 @@ from typing import BinaryIO
 from deepbuild.explain.finding import Findings, Hit
 from deepbuild.explain.reading import Line, Lines
 from deepbuild.explain.remedies import Remedies
-from deepbuild.explain.rules import CANDIDATE, Rules, rules
+from deepbuild.explain.rules import Rules, rules
 from deepbuild.facts.causes import CauseRow
 from deepbuild.model import Explanation, Machine
 
@@ -54,7 +54,7 @@ def _sort(line: Line, known: Rules, findings: Findings) -> bool:
     if known.well.search(line.text):
         findings.well = line.number
         return True
-    if not hit and not why and CANDIDATE.search(line.text):
+    if not hit and not why and known.may_tell(line.text):
         findings.candidates.append((line.number, line.text))
         return True
     return bool(hit or why)

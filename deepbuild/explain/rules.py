@@ -38,7 +38,7 @@ class Rules:
         rows = facts.noise_rows()
         self.noise = tuple(Noise(re.compile(row.match), row.anchor, row.why) for row in rows)
         well, self._well_anchors = facts.success_lines()
-        self.well = re.compile(well)
+        self.well, self._harmless = re.compile(well), re.compile(facts.harmless_lines())
 
     @cached_property
     def anchors(self) -> frozenset[bytes]:
@@ -58,6 +58,10 @@ class Rules:
                 unless = match and rule.row.unless and re.search(rule.row.unless, text)
                 if match and not unless:
                     yield rule.row, match
+
+    def may_tell(self, text: str) -> bool:
+        """Whether a line may tell a cause that nobody knows."""
+        return bool(CANDIDATE.search(text)) and not self._harmless.search(text)
 
     def noise_of(self, text: str) -> str:
         """Why a line is no cause, "" for one that may be."""

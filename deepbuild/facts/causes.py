@@ -120,3 +120,10 @@ def success_lines() -> tuple[str, tuple[str, ...]]:
     """The expression for lines that say that a build went well, and the anchors of it."""
     (row,) = read_table("causes_noise")["wells"]
     return row["match"], tuple(row["anchor"])
+
+
+@cache
+def harmless_lines() -> str:
+    """The expression for lines that look like errors, and are said where all goes well."""
+    (row,) = read_table("causes_noise")["wells"]
+    return str(row["harmless"])
