@@ -99,6 +99,28 @@ def test_every_report_is_there():
     assert len(REPORTS) == 104
 
 
+# --- logs of builds that failed for real
+
+
+LOGS = tomllib.loads((HERE / "logs" / "logs.toml").read_text(encoding="utf-8"))["log"]
+
+
+@pytest.mark.parametrize("log", LOGS, ids=[log["name"] for log in LOGS])
+def test_real_log(log):
+    assert codes(text_of(log)) == [log["code"]]
+
+
+def text_of(log: dict[str, str]) -> str:
+    return (HERE / "logs" / f"{log['name']}.log").read_text(encoding="utf-8")
+
+
+def test_last_lines_of_real_logs_would_mislead():
+    """What a user looks at: of few is it the one that tells."""
+    last = [text_of(log).rstrip().splitlines()[-1] for log in LOGS]
+    alone = [codes(line) == [log["code"]] for line, log in zip(last, LOGS, strict=True)]
+    assert 0 < sum(alone) <= len(LOGS) // 4
+
+
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_what_is_wrapped_around_an_error_is_no_cause(wrap):
     """Without the error itself, the same log is not known."""
