@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from deepbuild import errors
+import deepbuild
+from deepbuild import errors, facts
 from deepbuild.errors import DeepbuildError, Exit
 
 
@@ -57,3 +63,38 @@ def test_exit_codes_are_told_apart():
         code: int(code) for code in Exit
     }.items()
     assert len({int(code) for code in Exit}) == len(Exit)
+
+
+# --- every error has a page
+
+
+PACKAGE = Path(deepbuild.__file__).parent
+RAISED = {
+    *("UsageError", "ProbeError", "BuildError", "InstallError", "VerificationError"),
+    *("PlanBlocked", "DeadlineError", "DeepbuildError", "Blocker"),
+}
+
+
+def first_words() -> Iterator[tuple[str, str]]:
+    """The message of every error and the code of every blocker that the source makes, with X for
+    what is filled in."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args:
+                name = getattr(node.func, "id", "")
+                message = node.args[0]
+                if name in RAISED and isinstance(message, ast.Constant):
+                    yield f"{path.name}:{node.lineno}", str(message.value)
+                elif name in RAISED and isinstance(message, ast.JoinedStr):
+                    parts = (getattr(part, "value", "X") for part in message.values)
+                    words = (part if isinstance(part, str) else "X" for part in parts)
+                    yield f"{path.name}:{node.lineno}", "".join(words)
+
+
+def test_every_error_has_one_code_and_a_page():
+    found = list(first_words())
+    assert len(found) > 100
+    for place, message in found:
+        rows = [r.code for r in facts.own_rows() for each in r.match if re.match(each, message)]
+        assert len(rows) == 1, (place, message, rows)
+        assert facts.code_of(message) == rows[0]

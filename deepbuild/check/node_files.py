@@ -94,12 +94,13 @@ def _size(path: Path) -> str:
 
 
 def _strangers(installed: Installed) -> Check:
-    """Libraries that somebody put there: Python may load one instead of the wheel's."""
-    paths = sorted((installed.site / "deepspeed").rglob("*.so"))
+    """Code that somebody put there: Python may load it instead of the wheel's."""
+    below = installed.site / "deepspeed"
+    paths = sorted(path for kind in ("*.so", "*.py") for path in below.rglob(kind))
     names = {path: path.relative_to(installed.site).as_posix() for path in paths}
     strange = [path for path in paths if names[path] not in installed.rows]
     problems = [f"{names[path]} is of no wheel" for path in strange]
-    check = verdict("other libraries", problems, "none below deepspeed/")
+    check = verdict("other code", problems, "none below deepspeed/")
     return with_way(check, "rm " + " ".join(quote(str(path)) for path in strange))
 
 
