@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from deepbuild import __version__
-from deepbuild.diagnose import explain
+from deepbuild.diagnose import explain, report
 from deepbuild.errors import DeepbuildError, Exit, UsageError
 from deepbuild.options import (
     AS_JSON,
@@ -48,6 +48,7 @@ def cli() -> None:
     deepbuild index     make a folder of wheels an index for pip and uv
     deepbuild check     prove a wheel, or what is installed
     deepbuild explain   why something failed, and what to do
+    deepbuild report    what a maintainer asks for, in one paste
     """
 
 
@@ -247,6 +248,7 @@ def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, pyt
 
 
 cli.add_command(explain)
+cli.add_command(report)
 
 
 def main(arguments: list[str] | None = None) -> None:

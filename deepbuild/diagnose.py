@@ -18,7 +18,7 @@ from deepbuild.terminal import Terminal
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from deepbuild.model import Machine
+    from deepbuild.model import BuildPlan, Explanation, Machine
     from deepbuild.stages import Stages, Target
 
 _CODE = re.compile(r"(?i)(?:DB-)?\d{4}")
@@ -130,3 +130,45 @@ def _show_page(code: str, as_json: bool, stages: Stages, target: Target) -> None
         )
     remedies = Remedies(lambda: _machine(stages, target))
     show(as_json, row, lambda: page_report(row, remedies))
+
+
+@click.command()
+@click.argument("log", required=False, metavar="[LOG|-]", default="")
+@PYTHON
+@click.option("--config", default="", metavar="FILE", help="A DeepSpeed config to put in.")
+def report(log: str, python: str, config: str) -> int:
+    """Gather what a maintainer asks for, to paste into an issue: versions, GPUs, driver, toolkits,
+    compilers, the plan, and what the log tells. Homes, user and host names, tokens and keys are
+    masked; read it before you send it.
+
+    \b
+    Examples:
+      deepbuild report build.log > report.md
+      deepbuild report --config ds_config.json
+    """
+    from deepbuild.maintainers import Gathered, words_of
+    from deepbuild.model import Request
+    from deepbuild.stages import Target
+
+    with Terminal() as terminal:
+        stages, target = stages_for(terminal), Target(python=python)
+        machine = stages.probe(target)
+        plan: BuildPlan | str
+        try:
+            plan = stages.plan(target, Request())
+        except DeepbuildError as error:
+            plan = words_of(error)
+        found = _told_by(log, machine, stages) if log or _is_piped() else None
+        path = Path(config) if config else None
+        gathered = Gathered(stages.host, machine, plan, found, path)
+        text = gathered.text(stages.host.secrets())
+    click.echo(text)
+    return Exit.DONE
+
+
+def _told_by(log: str, machine: Machine, stages: Stages) -> Explanation:
+    from deepbuild.explain import explain as explanation_of
+
+    name, opened = _opened(log, stages)
+    with opened as stream:
+        return explanation_of(stream, Path(name).name, lambda: machine)

@@ -33,7 +33,7 @@ def explanation_report(found: Explanation) -> RenderableType:
 
 _UNKNOWN = (
     "The first one is the likeliest to tell the cause: what comes later often only follows from "
-    "it. `deepbuild probe --record DIR` writes down what to ask with."
+    "it. `deepbuild report LOG` gathers what to ask with."
 )
 
 
