@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from deepbuild.explain.remedies import Remedies
@@ -69,9 +70,11 @@ def _noise_line(why: str, times: int, last: Told) -> RenderableType:
 
 def _pair(label: str, text: str, style: str = "") -> RenderableType:
     """A label, and a text whose further lines are put below its first."""
-    line = Text(f"{label:<{_LABEL}}", "dim")
-    line.append(text, style)
-    return Padding(line, (0, 0, 0, 2))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=_LABEL)
+    table.add_column(overflow="fold")
+    table.add_row(Text(label, "dim"), Text(text, style))
+    return Padding(table, (0, 0, 0, 2))
 
 
 def page_report(row: CauseRow, remedies: Remedies) -> RenderableType:
