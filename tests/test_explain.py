@@ -215,6 +215,18 @@ def test_op_and_file_are_told():
     assert [each.line for each in cause.evidence] == [2, 4]
 
 
+def test_op_of_a_linkers_error_is_that_of_its_command():
+    compiled = "nvcc -DTORCH_EXTENSION_NAME=fused_adam_op -c x.cu\n" + "note\n" * 9
+    linked = (
+        "g++ -shared build/x.o -laio -o build/lib/deepspeed/ops/aio/async_io_op.cpython-311.so\n"
+    )
+    said = "/usr/bin/ld: cannot find -laio\n"
+    (cause,) = told(compiled + linked + said).causes
+    assert cause.ops == ("async_io",)
+    (cause,) = told(compiled + said).causes
+    assert cause.ops == ()
+
+
 def test_what_is_not_known_is_shown_and_not_guessed():
     found = told(
         "[1/2] x\ncsrc/x.cu(7): error: no instance of overloaded function matches\n1 error\n"

@@ -36,7 +36,9 @@ class Hit(msgspec.Struct, frozen=True):
     def of(row: CauseRow, match: re.Match[str], line: Line) -> Hit:
         groups = {name.rstrip("2"): value for name, value in match.groupdict().items() if value}
         named = dict.fromkeys(match.groupdict(), "") | groups
-        op = row.op or named.get("op") or op_of(line.text, line.before)
+        # A linker's command does not name the op as a compiler's does, and stands just before.
+        near = b"\n".join(line.before.rsplit(b"\n", 6)[-6:]) if row.is_link else line.before
+        op = row.op or named.get("op") or op_of(line.text, near)
         tried = bool(_TRIED.search(line.text))
         file = file_of(line.text, line.before)
         return Hit(row, named, line.number, line.text, op, file, tried)

@@ -63,6 +63,11 @@ class CauseRow(msgspec.Struct, frozen=True):
         found = ((kind, getattr(self, kind)) for kind in MISSING)
         return next((pair for pair in found if pair[1]), ("", ""))
 
+    @property
+    def is_link(self) -> bool:
+        """Whether a linker says it."""
+        return self.code.startswith("DB-2")
+
 
 def _row(**cells: Any) -> CauseRow:
     for name in ("fix", "examples", "match", "anchor"):
