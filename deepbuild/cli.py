@@ -208,14 +208,16 @@ def index(folder: str, as_json: bool) -> int:
 
 
 @cli.command()
-@click.argument("wheel", required=False, metavar="[WHEEL]", default="")
+@click.argument("wheel", required=False, metavar="[WHEEL]")
 @PYTHON
 @click.option(
     "--quick", is_flag=True, help="Without a wheel: load no op, run no torch. Made for cron."
 )
 @AS_JSON
 @click.pass_context
-def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, python: str) -> int:
+def check(
+    context: click.Context, /, wheel: str | None, quick: bool, as_json: bool, python: str
+) -> int:
     """Prove a wheel, or, without one, the DeepSpeed that is installed in an environment.
 
     Of a wheel every claim is read back out of it: ops, device code, CPU instructions, libraries,
@@ -235,6 +237,13 @@ def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, pyt
     from deepbuild.report import verification_report
     from deepbuild.stages import Target
 
+    if wheel == "":
+        raise UsageError(
+            "the name of the wheel is empty",
+            found="''",
+            wanted="a wheel, or nothing, to check what is installed",
+            hint="see whether a variable in the command is set",
+        )
     if wheel:
         refuse_all_but(context, wheel, "python")
     with Terminal() as terminal:
@@ -243,7 +252,7 @@ def check(context: click.Context, /, wheel: str, quick: bool, as_json: bool, pyt
             verification = stages.check(target, Path(wheel).absolute())
         else:
             verification = stages.check_installed(target, quick=quick)
-    show(as_json, verification, lambda: verification_report(verification, wheel))
+    show(as_json, verification, lambda: verification_report(verification, wheel or ""))
     return Exit.DONE if verification.passed else Exit.VERIFICATION
 
 

@@ -26,7 +26,7 @@ from deepbuild.probe.answers import last_line
 
 AUTO, OFF = "auto", "off"
 _STORES = {"redis": "SCCACHE_REDIS_ENDPOINT", "rediss": "SCCACHE_REDIS_ENDPOINT"}
-_SECONDS = 90.0
+_SECONDS = 30.0
 _LONGEST_FOLDER = 50
 
 
@@ -136,4 +136,6 @@ def _unusable(cache: Cache, host: Host, env: Mapping[str, str]) -> str:
         return f"{kept}: {error.strerror}"
     asked = ["env", *(f"{name}={value}" for name, value in {**env, **cache.env}.items())]
     done = host.run([*asked, *cache.through("try", "/dev/null")], timeout=_SECONDS)
-    return "" if done.ok else last_line(done)
+    return (
+        "" if done.ok else last_line(done).replace("env: no answer", f"{cache.program}: no answer")
+    )

@@ -150,8 +150,8 @@ def _failures(graph: Graph, ended: Mapping[str, Event], site: Site) -> Iterator[
         if event is None or not event.code:
             continue
         ops = edge.ops if isinstance(edge, Compile) else (edge.op,)
-        again = shlex.join([*map(site.outside, edge.argv), "-o", "/tmp/out"])
-        command = f"cd {shlex.quote(str(site.folder))} && {again}"
+        again = shlex.join(list(map(site.outside, edge.argv)))
+        command = f'cd {shlex.quote(str(site.folder))} && {again} -o "$(mktemp)"'
         for op in ops:
             if op not in seen:
                 seen.add(op)

@@ -57,5 +57,6 @@ def pip_errors(done: Completed) -> str:
 def signal_words(done: Completed) -> str:
     """What a process that died by a signal most likely met, "" for another end."""
     known = {-4: "illegal instruction: built for a newer CPU than this", -11: "segmentation fault"}
-    known[-7] = "bus error: a library that was cut short"
+    known |= {-7: "bus error: a library that was cut short", -6: "it gave up (SIGABRT)"}
+    known |= {-9: "it was killed (SIGKILL): memory may have run out"}
     return known.get(done.returncode, "")
