@@ -49,11 +49,13 @@ class Toolkits:
         Returns:
             Whether there is another toolkit now.
         """
+        if has_toolkit(machine, request):
+            return False
         _, torch = require_torch(machine)
         own = torch.cuda or ""
         asked = own if request.toolkit == "auto" else request.toolkit
         same = asked.partition(".")[0] == own.partition(".")[0]
-        if has_toolkit(machine, request) or not (same or request.allow_cuda_mismatch):
+        if not (same or request.allow_cuda_mismatch):
             return False
         held = {header for pack in own_packs(torch) for header in pack.headers}
         self.get(asked, libraries="cusparse.h" not in held)

@@ -42,7 +42,8 @@ def area(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(area: Path) -> dict[str, str]:
-    return {**os.environ, "DEEPBUILD_CACHE_DIR": str(area / "cache"), "COLUMNS": "120"}
+    own = {"DEEPBUILD_CACHE_DIR": str(area / "cache"), "TORCH_EXTENSIONS_DIR": str(area / "jit")}
+    return {**os.environ, **own, "COLUMNS": "120"}
 
 
 @pytest.fixture(scope="session")
