@@ -163,8 +163,8 @@ class Rehearsal(msgspec.Struct, frozen=True):
         if found.causes:
             cause = found.causes[0]
             if cause.code == _OF_NOBODY:
-                said = f"not proved: {cause.title}; its builder may know where it is"
-                return Check(name, "skipped", said)
+                why = f"not proved: {cause.title}; its builder may know where it is"
+                return Check(name, "skipped", why)
             text = f"{cause.code} {cause.title}: {cause.evidence[0].text}"
             return Check(name, "failed", text, "\n".join(cause.to_do))
         said = [told.text for told in found.candidates] or log.decode().split("\n")

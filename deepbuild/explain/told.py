@@ -19,7 +19,7 @@ _LABEL = 10
 
 def explanation_report(found: Explanation) -> RenderableType:
     """Each cause with what it happened to, its evidence, and what to do; then what is noise."""
-    parts: list[RenderableType] = [Text(_headline(found), "bold"), Text()]
+    parts: list[RenderableType] = [_whole(_headline(found), "bold"), Text()]
     for cause in found.causes:
         parts += [*_cause(cause), Text()]
     for told in found.candidates:
@@ -60,12 +60,21 @@ def _cause(cause: Cause) -> Iterator[RenderableType]:
         yield _pair(f"line {told.line}", told.text[:_SHOWN] + times, "dim")
     yield _pair("cause", cause.cause)
     for label, way in zip(["to do", *["or"] * len(cause.to_do)], cause.to_do, strict=False):
-        yield _pair(label, way, "green")
+        yield _command(label, way)
 
 
 def _noise_line(why: str, times: int, last: Told) -> RenderableType:
     count = f" ({times} times)" if times > 1 else ""
     return _pair(f"line {last.line}", f"{why}{count}: {last.text[:80]}", "dim")
+
+
+def _whole(text: str, style: str = "") -> Text:
+    """A line that is not broken: paths and commands are copied from it."""
+    return Text(text, style, no_wrap=True, overflow="ignore")
+
+
+def _command(label: str, way: str) -> RenderableType:
+    return _whole(f"  {label:<{_LABEL}}  {way}", "green")
 
 
 def _pair(label: str, text: str, style: str = "") -> RenderableType:
@@ -86,7 +95,7 @@ def page_report(row: CauseRow, remedies: Remedies) -> RenderableType:
     ]
     ways = [way.translate(_BRACES) for way in remedies.ways(row.fix)]
     labels = ["to do", *["or"] * len(ways)]
-    parts += [_pair(label, way, "green") for label, way in zip(labels, ways, strict=False)]
+    parts += [_command(label, way) for label, way in zip(labels, ways, strict=False)]
     parts += [_pair("looks like", example, "dim") for example in row.examples]
     parts.append(_pair("known from", row.source, "dim"))
     return Group(*parts)
