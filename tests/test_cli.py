@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from toys import toy_plan, tree_files, write_tree
 
-from deepbuild import __version__, cli, codec, stages
+from deepbuild import __version__, codec, stages
 from deepbuild.model import Blocker, Machine, replace
 from deepbuild.options import Size
 
@@ -44,19 +44,6 @@ def _own_cache(monkeypatch, tmp_path, tmp_path_factory):
     monkeypatch.setattr("tempfile.tempdir", None)
     for name in ("NO_COLOR", "FORCE_COLOR", "VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def run(capfd):
-    """Run a command line in this process: code, stdout, stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,20 @@ def test_shared_one_takes_everything(wanted, variable, value):
     assert cache.takes(KERNEL) and cache.takes(PLAIN)
 
 
+def test_users_own_configuration_of_sccache_is_not_read(tmp_path, monkeypatch):
+    """It could name another store: sccache itself is asked which one it uses."""
+    monkeypatch.setattr("sys.executable", PYTHON)
+    (tmp_path / ".config" / "sccache").mkdir(parents=True)
+    config = '[cache.redis]\nendpoint = "redis://127.0.0.1:1"\n'
+    (tmp_path / ".config" / "sccache" / "config").write_text(config)
+    cache = find_cache(LocalHost(), "auto", tmp_path / "mine", "/cache/sites/x")
+    assert cache, "the tests bring sccache"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    notes: list[str] = []
+    with serving(cache, LocalHost(), env, notes.append) as served:
+        assert served, notes
+
+
 def test_paths_below_a_site_are_the_same_on_every_machine():
     assert found("auto", host("/usr/bin/sccache")).env["SCCACHE_BASEDIRS"] == "/cache/sites/x"
 

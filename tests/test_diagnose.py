@@ -10,24 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from deepbuild import cli, diagnose
+from deepbuild import diagnose
 from deepbuild.stages import Stages
 
 LINE = "x.cpp:1:10: fatal error: cusparse.h: No such file or directory\n"
 
 
-@pytest.fixture
-def run(capfd, monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch, tmp_path):
+    """A cache with nothing in it, and no machine to look at."""
     monkeypatch.setenv("DEEPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(diagnose, "_machine", lambda *_: None)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

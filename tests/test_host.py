@@ -218,6 +218,19 @@ def test_interrupt_ends_all_that_was_started(tmp_path):
     assert gone(int(caught.value.args[0]))
 
 
+def test_what_has_a_group_of_its_own_ends_as_well(tmp_path):
+    """As ninja's edges, where ninja itself is killed."""
+    program = (
+        "import os, subprocess as s; quiet = s.DEVNULL\n"
+        "child = s.Popen(['sleep', '60'], preexec_fn=os.setpgrp, stdout=quiet, stderr=quiet)\n"
+        "print(child.pid, flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    code, lines = run_stream(f"exec {sys.executable} program.py", tmp_path)
+    assert code == -9
+    assert gone(int(lines[0]))
+
+
 def gone(pid: int) -> bool:
     """Whether a process ends within two seconds (a zombie that nobody reaps has ended)."""
     for _ in range(100):

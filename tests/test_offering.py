@@ -21,7 +21,7 @@ from offers import Wheel, code, put, wheel_file
 from toy_wheels import Negotiating, on_port, served
 from toys import TAG, write_tree
 
-from deepbuild import cli, index, stages
+from deepbuild import index, stages
 from deepbuild.errors import BuildError, ProbeError
 from deepbuild.install import Installer
 from deepbuild.model import Check, Choice, Refused, Verification, replace
@@ -71,17 +71,6 @@ def _outside(monkeypatch, tmp_path_factory, tmp_path):
     monkeypatch.setattr(index, "read_config", lambda *_: index.IndexConfig())
     monkeypatch.setattr("deepbuild.offering.read_config", lambda *_: index.IndexConfig())
     web.web_of.cache_clear()
-
-
-@pytest.fixture
-def run(capfd):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture
@@ -199,6 +188,28 @@ def test_wheel_is_really_installed(run, folder, own_python, monkeypatch, tmp_pat
     version = GOOD.filename.split("-")[1]
     assert {"deepspeed", f"deepspeed-{version}.dist-info"} <= site_of(own_python)
     assert not (tmp_path / "mine").exists()
+
+
+def test_pip_that_is_set_up_for_elsewhere_installs_nothing(
+    run, folder, own_python, monkeypatch, tmp_path
+):
+    (tmp_path / "pip.conf").write_text(f"[install]\nprefix = {tmp_path}/elsewhere\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setattr("deepbuild.install.check_wheel", lambda *_: Verification("", "", ()))
+    put(folder, GOOD)
+    before = site_of(own_python)
+    code, _, err = run("install", folder / GOOD.filename, "--python", own_python)
+    assert (code, site_of(own_python)) == (6, before)
+    assert "install.prefix=" in err and not (tmp_path / "elsewhere").exists()
+
+
+def test_library_that_this_machine_lacks_stands_against_a_wheel(run, folder, python, installed):
+    wheel = Wheel(code("cpu_adam", cpu="x86-64", needed=("libnowhere.so.9",)), **BASE)
+    wheel.manifest = replace(wheel.manifest, providers={"libnowhere.so.9": "other"})
+    put(folder, wheel)
+    code_, _, err = run("install", "--wheelhouse", folder, "--python", python, "--no-build")
+    assert (code_, installed) == (6, [])
+    assert "libnowhere.so.9, which is not here, is needed by cpu_adam" in err
 
 
 def test_wheel_that_is_not_what_it_says_is_refused_before_anything_changes(run, folder, own_python):

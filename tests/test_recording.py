@@ -223,6 +223,16 @@ def test_stubs_and_a_stale_build_folder_are_gone(recorded):
     assert not (recorded[0].tree / "build").exists()
 
 
+def test_users_own_settings_of_distutils_change_no_command(tmp_path):
+    site = ToySite(tmp_path / "site", files=toy_tree({"good": "int good(void) { return 1; }\n"}))
+    (tmp_path / ".pydistutils.cfg").write_text("[build_ext]\ndefine = LEAKED\n")
+    work, plan = Workspace(site.place.work), site.plan("good")
+    work.folder.mkdir()
+    lay_out(work, plan, site.root / "source")
+    found = record(work, plan, site.place.outer | {"HOME": str(tmp_path)})
+    assert found.commands and not any("LEAKED" in " ".join(c.argv) for c in found.commands)
+
+
 def test_recording_in_which_something_failed_is_not_kept(recorded):
     """It may have failed for want of something that is there the next time."""
     assert not recorded[0].recording.exists()

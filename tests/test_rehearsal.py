@@ -6,15 +6,19 @@ from __future__ import annotations
 import subprocess
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_plan import machine
 from toy_builds import ToySite, toy_tree
 
 from deepbuild.build.rehearsal import Rehearsal, require_rehearsed
+from deepbuild.codec import plan_id
 from deepbuild.errors import PlanBlocked
 from deepbuild.host import LocalHost
 from deepbuild.model import Check, Op, Torch, replace
+from deepbuild.stages import Stages
+from deepbuild.tell import Telling
 
 LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python", "cufile_rdma")
 
@@ -138,3 +142,19 @@ def test_what_failed_is_told_together(whole):
     ]
     assert caught.value.hint == "install it"
     require_rehearsed(checks[2:])
+
+
+def test_build_does_not_begin_where_a_trial_fails(whole, tmp_path, monkeypatch):
+    plan = replace(whole.plan, id="")
+    plan = replace(plan, id=plan_id(plan))
+    begun: list[str] = []
+    tree = SimpleNamespace(digest=plan.deepspeed.digest, origin="toy", path=str(tmp_path))
+    monkeypatch.setenv("DEEPBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(Stages, "tree", lambda *_: tree)
+    monkeypatch.setattr(Stages, "rehearse", lambda *_: (Check("linking", "failed", "no -lx"),))
+    monkeypatch.setattr("deepbuild.build.still_there.require_still_there", lambda *_: None)
+    monkeypatch.setattr("deepbuild.build.build", lambda *_: begun.append("built"))
+    stages = Stages.local(Telling(lambda _: None, lambda _: None))
+    with pytest.raises(PlanBlocked, match="a trial failed"):
+        stages.wheel(plan, tmp_path / "out")
+    assert begun == []

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from fake_host import FakeHost
 from test_engine import Toy
+from toys import toy_plan
 
-from deepbuild.build.site import Site, rooted
+from deepbuild.build.site import Site, renamed_paths, rooted
 from deepbuild.host import Completed, LocalHost, child_script
+from deepbuild.model import replace
 
 FILES = {
     "csrc/a.cpp": """#include <string>
@@ -126,3 +128,15 @@ def test_place_that_somebody_else_could_take_away_is_not_used(tmp_path):
         argv = Site(tmp_path / "site", str(tmp_path / name)).inside(["true"])
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode and why in done.stderr, name
+
+
+def test_debug_info_does_not_name_where_python_lies(tmp_path):
+    (tmp_path / "pyenv" / "bin").mkdir(parents=True)
+    (tmp_path / "pyenv" / "bin" / "python").touch()
+    plan = toy_plan(tmp_path, "a")
+    python = replace(plan.python, executable=str(tmp_path / "pyenv" / "bin" / "python"))
+    plan = replace(plan, python=python)
+    debug = replace(plan, flags=replace(plan.flags, debug_info=True))
+    pair = (f"{tmp_path}/pyenv/", "prefix/")
+    assert pair in renamed_paths(Site(tmp_path), debug)
+    assert pair not in renamed_paths(Site(tmp_path), plan)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -160,3 +162,25 @@ def test_another_one_waits_and_says_so(prefix):
             while "changed" not in second.stdout.readline():
                 assert second.poll() is None
             second.kill()
+
+
+def test_what_a_killed_one_had_started_is_waited_for(prefix):
+    """Its pip may still write."""
+    with started(prefix) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    running = prefix / "site" / ".deepbuild-undo" / "running"
+    held = running.open("wb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    released: list[float] = []
+
+    def release() -> None:
+        time.sleep(0.4)
+        released.append(time.monotonic())
+        held.close()
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    with undone_if_it_fails(python_in(prefix), lambda _: None):
+        assert released and time.monotonic() >= released[0]
+    thread.join()

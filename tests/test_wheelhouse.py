@@ -490,17 +490,6 @@ def test_full_disk_is_said(folder, monkeypatch):
 # --- the command
 
 
-@pytest.fixture
-def run(capfd):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return call
-
-
 def test_command_says_how_the_index_is_used(run, folder):
     put_wheel(folder, manifest=MANIFEST)
     (folder / "bad.whl").write_text("")

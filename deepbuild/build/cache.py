@@ -136,6 +136,6 @@ def _unusable(cache: Cache, host: Host, env: Mapping[str, str]) -> str:
         return f"{kept}: {error.strerror}"
     asked = ["env", *(f"{name}={value}" for name, value in {**env, **cache.env}.items())]
     done = host.run([*asked, *cache.through("try", "/dev/null")], timeout=_SECONDS)
-    return (
-        "" if done.ok else last_line(done).replace("env: no answer", f"{cache.program}: no answer")
-    )
+    if done.ok:
+        return ""
+    return last_line(done).replace("env: no answer", f"{cache.program}: no answer")

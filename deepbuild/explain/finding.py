@@ -40,7 +40,7 @@ class Hit(msgspec.Struct, frozen=True):
         near = b"\n".join(line.before.rsplit(b"\n", 6)[-6:]) if row.is_link else line.before
         op = row.op or named.get("op") or op_of(line.text, near)
         tried = bool(_TRIED.search(line.text))
-        file = file_of(line.text, line.before)
+        file = file_of(line.text)
         return Hit(row, named, line.number, line.text, op, file, tried)
 
 
@@ -66,7 +66,9 @@ class Findings:
         return Explanation(source, lines, verdict, causes, self._noise(), open_)
 
     def _counted(self) -> list[Hit]:
-        """Causes; where there are none and something failed, hints; else what is said last."""
+        """Causes, and hints about the ops that failed; where there are none, other hints if that
+        is all that the log is, or if they are about no op and something failed; else what is said
+        last."""
         causes = [hit for hit in self.hits if hit.row.role == "cause" and not hit.tried]
         hints = [hit for hit in self.hits if hit.row.role == "hint"]
         last = [hit for hit in self.hits if hit.row.role == "last"]
@@ -74,13 +76,9 @@ class Findings:
         about = [hit for hit in hints if hit.op in meant]
         if causes or about:
             return sorted([*causes, *about], key=lambda hit: hit.number)
-        if hints and (last or self.noise or self.candidates or self._nothing_else()):
-            return hints
-        return last or [hit for hit in self.hits if hit.tried and self.noise]
-
-    def _nothing_else(self) -> bool:
-        """Whether hints are all that there is: a line that was pasted to be explained."""
-        return not self.well
+        failed = bool(last or self.noise or self.candidates)
+        counted = [hit for hit in hints if bool(hit.op) != failed]
+        return counted or last or [hit for hit in self.hits if hit.tried and self.noise]
 
     def _noise(self) -> tuple[Noise, ...]:
         by_reason: dict[str, list[tuple[int, str]]] = {}

@@ -43,10 +43,10 @@ def _bare(name: str) -> str:
     return name.removesuffix("_op")
 
 
-def file_of(text: str, before: bytes) -> str:
-    """The source file that a line names, else the one that is being compiled; "" if none is."""
-    for pattern in (_FILE, _ANY_FILE):
-        found = pattern.search(text)
-        if found:
-            return found[1]
-    return ""
+def file_of(text: str) -> str:
+    """The source file that a line names, "" if it names none."""
+    found = _FILE.search(text)
+    if found and "torch/" in text[: found.start(1)].rsplit(" ", 1)[-1]:  # torch has a csrc as well
+        found = None
+    found = found or _ANY_FILE.search(text)
+    return found[1] if found else ""

@@ -104,10 +104,11 @@ class Remedies:
         if choice.toolkit is None:
             return "\n".join(fixes.toolkit(self._required, torch.cuda or cuda))
         home, version = choice.toolkit.home, choice.toolkit.version
-        whole = "" if not choice.toolkit.missing else f"\nor {self._plan('')}"
+        if choice.toolkit.missing:
+            return f"deepbuild wheel   # completes {home} from torch's own nvidia wheels"
         return (
             f"export CUDA_HOME={quote(home)} PATH={quote(home)}/bin:$PATH   "
-            f"# CUDA {version}, for torch {torch.version}{whole}"
+            f"# CUDA {version}, for torch {torch.version}"
         )
 
     def _toolkit_of(self, cuda: str) -> str:

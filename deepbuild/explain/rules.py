@@ -74,12 +74,15 @@ class Rules:
 # A line that may tell a cause which nobody knows: of a compiler, a linker, Python, make.
 CANDIDATE = re.compile(
     r"(?:fatal |catastrophic )?[Ee]rror ?(?:\w+\d+ ?)?: |ERROR: |[Ff]atal ?: |cannot find "
+    r"|undefined reference|multiple definition of|^Exception: |is not installed on"
+    r"|Could not find a package|^Command .* returned non-zero exit status"
     r"|^(?:\w+\.)*\w+(?:Error|Exception|Exit|Interrupt)(?:: |$)|: (?:command )?not found"
     r"|[:：] ?(?:致命)?错误[:：]|[Ff]ehler: |erreur ?: |ошибка: |エラー: "
 )
 _CANDIDATES = (
     *("rror: ", "rror : ", "rror:", "atal:", "atal :", "atal error", "RROR: ", "xception: "),
-    *("not found", "cannot find ", "错误", "ehler: ", "erreur", "ошибка", "エラー"),
+    *("ultiple definition", "not installed on", "find a package", "not found", "cannot find "),
+    *("错误", "ehler: ", "erreur", "ошибка", "エラー"),
 )
 
 
