@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from deepbuild.host import child_script, uninterrupted
 from deepbuild.model import Interpreter
 
@@ -58,18 +56,32 @@ def undone_if_it_fails(python: Interpreter, note: Note) -> Iterator[None]:
 
 @contextmanager
 def _alone(site: Path, note: Note) -> Iterator[None]:
-    lock = FileLock(site / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        note(f"another deepbuild installs into {site}: waiting for it")
-        lock.acquire()
+    path, told = site / _LOCK, False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                note(f"another deepbuild installs into {site}: waiting for it")
+                told = True
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if _is_at(path, handle):
+            break
+        os.close(handle)  # who had it has removed it: a third one may hold the new one
     try:
         yield
     finally:
-        with suppress(OSError):  # before it is given back: who waits has it open
-            (site / _LOCK).unlink()
-        lock.release()
+        with suppress(OSError):
+            path.unlink()
+        os.close(handle)
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def held(own_python: str, python: Interpreter, command: Sequence[str]) -> list[str]:

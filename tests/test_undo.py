@@ -184,3 +184,21 @@ def test_what_a_killed_one_had_started_is_waited_for(prefix):
     with undone_if_it_fails(python_in(prefix), lambda _: None):
         assert released and time.monotonic() >= released[0]
     thread.join()
+
+
+def test_lock_that_was_waited_for_is_the_one_that_others_see(prefix):
+    """It is removed when it is given back: who waited must not hold what nobody else can find."""
+    with undone_if_it_fails(python_in(prefix), lambda _: None):
+        second = subprocess.Popen(
+            [sys.executable, "-c", WAITING, str(prefix), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert second.stdout and "waiting for it" in second.stdout.readline()
+        time.sleep(0.3)
+    with second:
+        assert second.stdout.readline() == "changed\n"
+        path = prefix / "site" / ".deepbuild.lock"
+        with path.open("rb") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        second.kill()
